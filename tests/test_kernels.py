@@ -414,3 +414,20 @@ def test_length_scales_of_points_that_a_jitted_function_closes_over():
     np.testing.assert_allclose(closed(jnp.asarray(gamma)), expected, atol=1e-5)
     slopes = jax.jacobian(lambda gamma: closed(gamma).sum())(jnp.asarray(gamma))
     np.testing.assert_allclose(slopes, -(expected[..., None] * (x[:, None] - z) ** 2).sum(axis=(0, 1)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "float16", "bool"])
+def test_products_of_short_numbers_do_not_overflow(dtype):
+    x = np.random.default_rng(0).integers(0, 256, (4, 8)).astype(dtype)
+    exact = x.astype(int) if dtype != "float16" else x.astype(float)
+    products = exact @ exact.T
+    known = {
+        Linear(): products,
+        Polynomial(2, 0.01, 1.0): (0.01 * products + 1) ** 2,
+        Sigmoid(1e-5): np.tanh(1e-5 * products),
+        Function(lambda a, b: a @ b) * Linear() + 2 * Linear(): products**2 + 2 * products,
+    }
+    for kernel, expected in known.items():
+        np.testing.assert_allclose(kernel.matrix(x, x), expected, rtol=1e-6)
+        np.testing.assert_allclose(kernel.diag(x), np.diagonal(expected), rtol=1e-6)
+        np.testing.assert_allclose(kernel(x[0], x[1]), expected[0, 1], rtol=1e-6)

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
-from jaxsvm.kernels.parameters import parameter, pytree, require_number, require_positive
+from jaxsvm.kernels.parameters import floats, parameter, pytree, require_number, require_positive
 from jaxsvm.points.rows import Points
 from jaxsvm.runtime.arrays import Number, transfers
 
@@ -131,12 +131,13 @@ class Function(Kernel):
 
     def __call__(self, x: Array, z: Array) -> Array:
         """Call the function."""
-        return self.function(x, z)
+        return self.function(floats(jnp.asarray(x)), floats(jnp.asarray(z)))
 
     @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the function of every pair, `(n, m)`."""
         del how
+        x, z = floats(x), floats(z)
         return jax.vmap(lambda a: jax.vmap(lambda b: self.function(a, b))(z))(x)
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels.contract import Kernel, Known
-from jaxsvm.kernels.parameters import parameter, pytree, require_number, require_positive
+from jaxsvm.kernels.parameters import floats, parameter, pytree, require_number, require_positive
 from jaxsvm.numerics.products import matmul
 from jaxsvm.runtime.arrays import Number, transfers
 
@@ -21,12 +21,12 @@ class _OfInnerProducts(Kernel):
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the function of every inner product, `(n, m)`."""
         del how
-        return self._of(matmul(x, z.T))
+        return self._of(matmul(floats(x), floats(z).T))
 
     @transfers
     def diag(self, x: Array) -> Array:
         """Compute the function of every squared norm, `(n,)`."""
-        return self._of((x * x).sum(axis=1))
+        return self._of(jnp.square(floats(x)).sum(axis=1))
 
     def _of(self, products: Array) -> Array:
         raise NotImplementedError

@@ -58,6 +58,11 @@ def parameter(value: Any, x: Points) -> Array:
     return jnp.asarray(value, floating(x.dtype))
 
 
+def floats(x: Array) -> Array:
+    """Convert points to the dtype that kernel values have: products of small integers overflow."""
+    return jnp.asarray(x, floating(x.dtype))
+
+
 def require_number(name: str, value: Any) -> None:
     """Refuse anything but one finite number: an array would be broadcast over pairs of points.
 

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from jaxsvm.errors import InputError
 from jaxsvm.kernels.contract import Kernel, Known
 from jaxsvm.kernels.distances import by_differences, squared_distances
-from jaxsvm.kernels.parameters import parameter, pytree, require_positive
+from jaxsvm.kernels.parameters import floats, parameter, pytree, require_positive
 from jaxsvm.points.rows import Points, entrywise, product
 from jaxsvm.runtime.arrays import Number, floating, transfers
 
@@ -47,7 +47,7 @@ class RBF(_Stationary):
     @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the kernel of every pair, `(n, m)`; `jaxsvm.kernels.distances` states the accuracy."""
-        return jnp.exp(-squared_distances(_floats(x), _floats(z), _weights(self.gamma, x), **how))
+        return jnp.exp(-squared_distances(floats(x), floats(z), _weights(self.gamma, x), **how))
 
     def reach(self, x: Points) -> Array:
         """Compute `sqrt(sum_k gamma_k x_k^2)`, `(n,)`."""
@@ -72,7 +72,7 @@ class Laplacian(_Stationary):
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the kernel of every pair by differences, `(n, m)`."""
         del how
-        return jnp.exp(-by_differences(_floats(x), _floats(z), _weights(self.gamma, x), jnp.abs))
+        return jnp.exp(-by_differences(floats(x), floats(z), _weights(self.gamma, x), jnp.abs))
 
     def reach(self, x: Points) -> Array:
         """Compute `sum_k gamma_k |x_k|`, `(n,)`."""
@@ -94,7 +94,3 @@ def _per_feature(gamma: Any, x: Points) -> Array:
 def _weights(gamma: Any, x: Array) -> Array:
     """Return gamma as one number, or as one a feature."""
     return _per_feature(gamma, x) if jnp.ndim(gamma) else parameter(gamma, x)
-
-
-def _floats(x: Array) -> Array:
-    return x.astype(floating(x.dtype))
