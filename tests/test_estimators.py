@@ -344,6 +344,63 @@ def test_an_indefinite_kernel_is_not_certified_however_it_is_given(kernel):
     assert fitted.fit_status_ == 1
 
 
+MANY = np.random.default_rng(0).normal(size=(2200, 5))
+SLOPING = np.where(MANY[:, 0] + 0.5 * np.random.default_rng(1).normal(size=2200) > 0, 1, -1)
+
+
+def hidden_negative(x):
+    """Kernel values of which one eigenvalue in thousands is negative: twelve products do not show it."""
+    K = np.exp(-0.2 * (np.square(x).sum(axis=1)[:, None] + np.square(x).sum(axis=1) - 2 * x @ x.T))
+    K[0, 0] -= 0.5
+    return K
+
+
+INDEFINITE = {
+    "sigmoid": (1100, lambda x: ({"kernel": "sigmoid", "gamma": 2.0, "coef0": -1.0}, x)),
+    "sigmoid in float32": (1100, lambda x: ({"kernel": "sigmoid", "gamma": 0.5}, x.astype(np.float32))),
+    "an object": (1100, lambda x: ({"kernel": kernels.Sigmoid(0.5, -1.0)}, x)),
+    "precomputed": (2200, lambda x: ({"kernel": "precomputed"}, hidden_negative(x))),
+    "precomputed in float32": (2200, lambda x: ({"kernel": "precomputed"}, hidden_negative(x).astype(np.float32))),
+    "callable": (2200, lambda x: ({"kernel": lambda a, b: hidden_negative(a) if len(a) == len(b) else a @ b.T}, x)),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "sigmoid")) for name in INDEFINITE]
+)
+@pytest.mark.parametrize("machine", ["SVC", "three classes", "SVCPath"])
+def test_no_indefinite_kernel_of_many_samples_is_certified(name, machine):
+    """Values in float32 were certified once more in float64, and the matrix not asked after again."""
+    n, made = INDEFINITE[name]
+    options, X = made(MANY[:n])
+    labels = SLOPING[:n] if machine != "three classes" else np.arange(n) % 3
+    new = (
+        estimators.SVCPath(Cs=[0.01, 0.1], cv=2, **options)
+        if machine == "SVCPath"
+        else estimators.SVC(C=0.1, **options)
+    )
+    with pytest.warns(ConvergenceWarning, match="NOT_PSD"):
+        fitted = new.fit(X, labels)
+    assert fitted.fit_status_ == 1 and np.isinf(fitted.certificate_.relative_gap).any()
+    assert machine != "SVCPath" or np.isinf(fitted.largest_gap_).all() or name.startswith(("pre", "call"))
+
+
+@pytest.mark.parametrize("n", [200, 1100])
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
+def test_one_huge_entry_rounds_no_other_point(n, kernel):
+    """What a missing time becomes: the mean, subtracted, made all other points one, and their fit was certified."""
+    from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+
+    x = MANY[:n, :2].copy()
+    y = np.where(x[:, 0] * x[:, 1] > 0, 1, -1)
+    x[0, 0] = np.iinfo(np.int64).min
+    K = {"rbf": rbf_kernel, "laplacian": laplacian_kernel}[kernel](x, gamma=0.5)
+    theirs = svm.SVC(C=10.0, kernel="precomputed").fit(K, y)
+    ours = estimators.SVC(C=10.0, kernel=kernel, gamma=0.5).fit(x, y)
+    assert ours.fit_status_ == 0
+    np.testing.assert_allclose(ours.decision_function(x), theirs.decision_function(K), atol=0.03)
+
+
 @pytest.mark.parametrize("name", ["SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM", "SVCPath"])
 def test_a_matrix_that_is_semidefinite_along_the_equality_is_certified(name):
     """`-|x - z|`: no kernel, and with a free bias as good as one."""

@@ -1,5 +1,6 @@
 """The one judge of certificates: what it refuses, whoever made the point."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from test_contract import PROBLEMS, each, problem, solved
 from jaxsvm import gram, svm_problem
 from jaxsvm.kernels import Precomputed
 from jaxsvm.results.fit import Certificate
-from jaxsvm.results.judge import balances, is_weights, judged, narrowed, refused, relative_to
+from jaxsvm.results.judge import balances, is_weights, judged, narrowed, refused, relative_to, verdict
+from jaxsvm.results.status import Status
 
 INFINITE = Certificate(np.inf, -np.inf, np.inf)
 
@@ -44,6 +46,23 @@ def test_an_infeasible_point_or_a_wrong_matrix_has_no_certificate():
     assert tuple(map(float, refused(kept, False))) == (3.0, 2.0, 0.5)
     assert float(relative_to(kept, 10.0).relative_gap) == 0.1
     assert float(relative_to(refused(kept, True), 10.0).relative_gap) == np.inf
+
+
+def test_a_verdict_asks_for_the_gap_finite_numbers_and_a_definite_matrix():
+    good = Certificate(3.0, 2.0, 1e-4)
+    cases = {
+        Status.CONVERGED: (good, True, True),
+        Status.STALLED: (good._replace(relative_gap=2e-4), True, True),
+        Status.NOT_PSD: (good, True, False),
+        Status.NOT_FINITE: (good, False, True),
+    }
+    for status, (certificate, finite, definite) in cases.items():
+        assert verdict(certificate, 1e-4, finite=finite, definite=definite) == status
+        traced = jax.jit(lambda *parts: verdict(Certificate(*parts[:3]), 1e-4, finite=parts[3], definite=parts[4]))
+        assert traced(*certificate, finite, definite) == status
+    assert verdict(cases[Status.STALLED][0], 1e-4, finite=True, definite=True, otherwise=Status.CONVERGED) == 2
+    for empty in (good._replace(primal=np.inf), good._replace(dual=np.nan), good._replace(relative_gap=np.nan)):
+        assert verdict(empty, 1e-4, finite=True, definite=True, otherwise=Status.MAX_STEPS) == Status.MAX_STEPS
 
 
 def test_values_out_of_range_stay_on_their_side():

@@ -39,6 +39,7 @@ from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.results.fit import Certificate
+from jaxsvm.results.judge import verdict
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
@@ -271,16 +272,13 @@ def _run(
 
         run_passes(run, lambda: run.passes >= max_passes or over(run.design, stop, deadline), stop, after)
         ended = over(run.design, stop, deadline)
-        going = [k for k in range(len(run.lanes)) if not run.certificate(k).relative_gap <= run.tol]
         if not run.going and checkpoint is not None and jax.process_index() == 0 and os.path.exists(checkpoint):
             os.unlink(checkpoint)
 
     def code(k: int) -> Status:
-        if k not in going:
-            return Status.CONVERGED
-        if run.lanes[k].idle > MEASURED.idle_passes:
-            return Status.STALLED
-        return Status.INTERRUPTED if ended else Status.MAX_STEPS
+        stalled, finite = run.lanes[k].idle > MEASURED.idle_passes, bool(np.isfinite(run.best(k)).all())
+        status = Status.STALLED if stalled else Status.INTERRUPTED if ended else Status.MAX_STEPS
+        return Status(int(verdict(run.certificate(k), run.tol, finite=finite, definite=True, otherwise=status)))
 
     return [code(k) for k in range(len(run.lanes))]
 

@@ -239,10 +239,9 @@ def report(estimator: Any, solved: Sequence[Solved], cause: str = "") -> None:
     estimator.certificate_ = Certificate(*(np.array(values, np.float64) for values in columns))  # pyright: ignore
     estimator._statuses = tuple(Status(int(solution.status)) for solution in solved)
     if getattr(estimator, "_steps_suffice", False):
-        ended = (Status.CONVERGED, Status.MAX_STEPS)
-        solved = [s._replace(status=Status.CONVERGED) if s.status in ended else s for s in solved]
+        solved = [solution for solution in solved if solution.status != Status.MAX_STEPS]
     statuses = {solution.status for solution in solved}
-    estimator.fit_status_ = int(statuses != {Status.CONVERGED})
+    estimator.fit_status_ = int(any(status != Status.CONVERGED for status in statuses))
     if not cause and Status.INFEASIBLE in statuses and np.isinf(getattr(estimator, "C", 1.0)):
         cause = (
             "C is infinite, and a coefficient reaches the bound of C = 1e10: no function without errors was found. "

@@ -218,6 +218,12 @@ def is_near(kernel: Any, x: Any) -> bool:
     return bool(_furthest(kernel, x) <= NEAR)
 
 
+def furthest(kernel: Any, x: np.ndarray) -> float:
+    """Return how far the furthest of dense points of NumPy lies from the origin, in widths of a kernel."""
+    with jax.enable_x64(True):
+        return float(_furthest(kernel, lengthened(x, size_class(x.shape[0]))))
+
+
 def _moved_on_host(kernel: Any, x: Any) -> tuple[Any, Any, Any]:
     """Do what `_moved` does by NumPy; only the kernel's part is compiled, for the size class: a fifth of the time."""
     size, values = size_class(x.shape[0]), np.asarray(x)

@@ -29,12 +29,14 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import differentiation as rule
 from jaxsvm.loop.choice import certain_solver
 from jaxsvm.loop.driver import fit as solve
+from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Differentiable, require_differentiable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Counters, Fit, require_fit
-from jaxsvm.results.judge import narrowed
-from jaxsvm.results.status import Status, StatusCode
+from jaxsvm.results.judge import narrowed, refused, verdict
+from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 
@@ -82,9 +84,10 @@ def solution(
         active = Active(mask, jnp.zeros_like(mask))
     sizes, method = _plan(problem, active.free, method)
     values = rule.solution_on(problem, active, sizes=sizes, method=method)
-    certificate = _certificate(*lax.stop_gradient((problem, values)))
-    gap, dual = certificate.relative_gap, certificate.dual
-    fitted = Fit(*values, certificate, _judged(gap, tol, values.bias), Counters.zero())
+    certificate, definite = _certificate(*lax.stop_gradient((problem, values)))
+    finite = every(jnp.isfinite(values.margins)) & jnp.isfinite(values.bias)
+    code = verdict(certificate, tol, finite=finite, definite=definite)
+    fitted = Fit(*values, certificate, StatusCode(code), Counters.zero())
     dual = rule.optimal_value(problem, fitted)
     primal = dual + lax.stop_gradient(certificate.primal - certificate.dual)
     return dataclasses.replace(fitted, certificate=certificate._replace(primal=primal, dual=dual))
@@ -134,16 +137,12 @@ def one_sided(problem: Differentiable, fit: Fit, tol: ArrayLike = 1e-6) -> Bool[
 
 
 @in_double
-def _certificate(problem: Differentiable, values: Values) -> Certificate:
+def _certificate(problem: Differentiable, values: Values) -> tuple[Certificate, Any]:
+    """Return the certificate of a solution, and whether the matrix is positive semidefinite."""
     wide = widened(problem)
     certificate = wide.certificate_of(jax.tree.map(lambda leaf: leaf.astype(wide.dtype), values), problem.dtype)
-    return narrowed(certificate, problem.dtype)
-
-
-def _judged(gap: Array, tol: Any, number: Array) -> StatusCode:
-    """Return CONVERGED if the gap is at most `tol`, NOT_FINITE if the solution is not finite, else STALLED."""
-    code = jnp.where(gap <= tol, Status.CONVERGED, Status.STALLED)
-    return StatusCode(jnp.where(jnp.isfinite(number), code, Status.NOT_FINITE).astype(jnp.int32))
+    indefinite = False if problem.gram.definite else negative_curvature(wide, everywhere=True)
+    return narrowed(refused(certificate, indefinite), problem.dtype), jnp.logical_not(indefinite)
 
 
 def _checked_mask(support: Any, n: int) -> Bool[Array, " n"]:

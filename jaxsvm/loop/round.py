@@ -21,7 +21,7 @@ from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Answer, Certificate, Fit, bit_of
-from jaxsvm.results.judge import in_dtype, refused
+from jaxsvm.results.judge import in_dtype, refused, verdict
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import fori_loop, once, while_loop
 from jaxsvm.solvers.contract import CERTIFIED_GAP, Solver, stop_excess
@@ -198,16 +198,14 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
     advanced = (progress.lowest - rounding > R) | (gap < 0.99 * best_gap)
     stalled = jnp.where(advanced, 0, progress.stalled + 1)
     status = jnp.asarray(Status.RUNNING, jnp.int32)
-    holds = excess <= 1
-    proven = holds if solver.stop == CERTIFIED_GAP else gap <= solver.tol
+    ended = unconfirmed | (gap <= solver.tol if solver.stop == CERTIFIED_GAP else excess <= 1)
+    judged = verdict(point.certificate, solver.tol, finite=sound, definite=~indefinite, otherwise=Status.UNCERTIFIED)
     full = solver.full(problem, progress.state)
     for condition, code in reversed(
         (  # the first that holds decides
             (progress.status != Status.RUNNING, progress.status),
-            (~sound, Status.NOT_FINITE),
-            (indefinite, Status.STALLED if problem.gram.definite else Status.NOT_PSD),  # of a definite kernel: rounding
-            ((holds | unconfirmed) & proven, Status.CONVERGED),
-            (holds | unconfirmed, Status.UNCERTIFIED),
+            (sound & indefinite & problem.gram.definite, Status.STALLED),  # of a definite kernel it is rounding
+            (~sound | indefinite | ended, judged),
             (at_cap, Status.MAX_STEPS),
             (
                 stalled >= solver.patience,

@@ -15,7 +15,7 @@ from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, round
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Answer, Counters, Fit
-from jaxsvm.results.judge import in_dtype
+from jaxsvm.results.judge import concluded, in_dtype
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import reference_fit
@@ -146,21 +146,19 @@ def assessed(problem: Restrictable, solver: Solver, point: Array, products: Arra
 
 
 @Program
-def certified(
-    problem: BoxProblem, solver: Solver, point: Array, products: Array, work: Int[Array, " 4"]
-) -> tuple[Fit, Float[Array, ""]]:
-    """Certify a point by its products; return its fit and the stop rule's excess.
+def certified(problem: BoxProblem, solver: Solver, point: Array, products: Array, work: Int[Array, " 4"]) -> Fit:
+    """Certify a point by its products; return its fit, RUNNING if its gap is above the solver's `tol`.
 
     Args:
-        problem: The whole problem.
-        solver: The solver, for its stop rule.
+        problem: The whole problem, whose matrix is known to be positive semidefinite: else no chain has a point.
+        solver: The solver, for its `tol`.
         point: The dual point, `(n,)`; or w and it, `(2, n)`.
         products: The products of each row, as bits.
         work: Steps, kernel evaluations in two limbs, and the bit of the solver that took the steps. Putting one array
             for each counter on the device took a third of a path of n = 569.
     """
-    answer, excess = assessed(problem, solver, point, products)
-    return answer.fit(jnp.asarray(Status.CONVERGED, jnp.int32), counters_of(work)), excess
+    answer, _ = assessed(problem, solver, point, products)
+    return concluded(answer, solver.tol, counters_of(work), definite=True, otherwise=Status.RUNNING)
 
 
 def counters_of(work: Any) -> Counters:

@@ -24,7 +24,8 @@ from jaxsvm.path.options import Options
 from jaxsvm.path.placeholders import in_order
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
 from jaxsvm.problems.contract import Parametric, Restrictable
-from jaxsvm.results.fit import Answer, Fit
+from jaxsvm.results.fit import Fit
+from jaxsvm.results.judge import concluded
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
@@ -100,8 +101,8 @@ class Neighbour:
     def _reduced(self, new: Restrictable) -> Fit | None:
         """Solve for the samples that the reduction keeps; None if these are nearly all.
 
-        The status is CONVERGED if the point is certified on the whole problem, else RUNNING. A matrix that no kernel
-        guarantees to be semidefinite is never certified here: its certificate alone proves nothing.
+        The status is CONVERGED if the point is certified on the whole problem. A matrix that no kernel guarantees to
+        be semidefinite is never certified here: its certificate alone proves nothing.
         """
         assert self.before is not None and self.reduction is not None
         old, fit = self.before
@@ -114,21 +115,22 @@ class Neighbour:
         inside = drive(part, self.solver, self.key, np.asarray(fit.alpha)[samples], stop=self.stop, options=QUIET)
         w, a = np.asarray(new.y)[samples] * np.asarray(inside.dual_coef), np.asarray(inside.alpha)
         own = new.bounded and not np.array_equal(w, a)  # of a w of its own
-        point, excess = _extended(new, self.solver, kept.fixed, samples, np.stack([w, a]) if own else w)
-        proven = float(excess) <= 1 and float(point.certificate.relative_gap) <= float(self.solver.tol)
-        certified = proven and new.gram.definite
-        if not certified and not self.solver.takes_start:
+        points = np.stack([w, a]) if own else w
+        fitted = _extended(new, self.solver, kept.fixed, samples, points, inside.counters)
+        if int(fitted.status) != Status.CONVERGED and not self.solver.takes_start:
             self.reduction = None  # rounding grows with C, and the attempt is lost
-        return point.fit(np.int32(Status.CONVERGED if certified else Status.RUNNING), inside.counters)
+        return fitted
 
 
 @Program
 def _extended(
-    problem: Restrictable, solver: Solver, fixed: Array, samples: Array, inside: Float[Array, "*two m"]
-) -> tuple[Answer, Array]:
-    """Embed a reduced point in the whole problem and certify it; return also the stop rule's excess."""
+    problem: Restrictable, solver: Solver, fixed: Array, samples: Array, inside: Float[Array, "*two m"], counters: Any
+) -> Fit:
+    """Embed a reduced point in the whole problem and certify it; RUNNING unless the stop rule holds too."""
     point = jnp.broadcast_to(fixed, (*inside.shape[:-1], problem.n)).at[..., samples].set(inside)
-    return assessed(problem, solver, point, products_of.function(problem, point))
+    answer, excess = assessed(problem, solver, point, products_of.function(problem, point))
+    tol = jnp.where(excess <= 1, solver.tol, -1.0)  # no gap is below it
+    return concluded(answer, tol, counters, definite=problem.gram.definite, otherwise=Status.RUNNING)
 
 
 def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], key: Array, lanes: int) -> Fit:

@@ -128,8 +128,8 @@ class ScreenedChain:
                 return None
             self.point = point = point._replace(**scaled_up(problem, point))
         pair = (point.a, point.products) if point.w is None else (point.w, point.w_products)
-        fitted, excess = certified(problem, self.solver, *pair, _work(0, 0, None))
-        return fitted if float(excess) <= 1 else None
+        fitted = certified(problem, self.solver, *pair, _work(0, 0, None))
+        return fitted if int(fitted.status) == Status.CONVERGED else None
 
     def _reduced(self, problem: BoxProblem, point: Point) -> Fit | None:
         """Solve for the samples that the rule leaves undecided; None if a fit of the whole problem is better."""
@@ -158,8 +158,8 @@ class ScreenedChain:
             begin = begin._replace(start=filled_in(begin, samples, inside))
         point, moved = joined(problem, self.solver, begin, samples, inside)
         work = _work(steps, evaluations + (rows + int(moved)) * problem.n, SMO() if by_steps else sets)
-        fitted, excess = certified(problem, self.solver, point.a, point.products, work)
-        if not float(excess) <= 1:
+        fitted = certified(problem, self.solver, point.a, point.products, work)
+        if int(fitted.status) != Status.CONVERGED:
             self.lost, self.reached = work, fitted
             return None
         self.point = point

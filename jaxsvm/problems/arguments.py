@@ -147,6 +147,8 @@ def require_costs(C: Any, weight: Any, dtype: Any) -> None:
     if not is_concrete(C, weight):
         return
     least = float(np.finfo(dtype).tiny)
+    if float(C) < least:  # compiled code takes it for 0, with any weight
+        weight = None
     weights = np.asarray(1.0 if weight is None else weight, np.float64)
     with np.errstate(over="ignore"):
         costs = np.where(weights > 0, float(C) * weights, 1.0)

@@ -7,6 +7,8 @@ import dataclasses
 class Measured:
     """Numbers chosen by measurement."""
 
+    samples_factored: int = 8192
+    """Samples up to which the test of definiteness factors the whole matrix: no negative eigenvalue is missed."""
     products_of_lanczos: int = 12
     """Products of Lanczos' method with a larger matrix."""
     roundings_of_a_squared_distance: int = 8

@@ -1,9 +1,9 @@
-"""The only judge of certificates: what a primal and a dual value prove.
+"""The only judge of certificates: what a primal and a dual value prove, and whether a solve has converged.
 
 Problems, estimators, paths and joins all certify their points here. A pair of values proves nothing if the dual point
 is infeasible, if a number is NaN, or if the dual exceeds the primal by more than rounding explains: by weak duality
 some product, sum or point is then wrong, and no gap is known. Whether the matrix is positive semidefinite is decided
-in `jaxsvm.problems.certificates.definiteness`; `refused` applies the result.
+in `jaxsvm.problems.certificates.definiteness`; `refused` applies the result, and `verdict` asks for it.
 """
 
 from typing import Any
@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from jaxsvm.numerics.masks import every
-from jaxsvm.results.fit import Answer, Certificate
+from jaxsvm.results.fit import Answer, Certificate, Counters, Fit
+from jaxsvm.results.status import Status
 
 
 def judged(primal: Any, dual: Any, gap: Any, scale: Any, *, rounding: Any, feasible: Any = True) -> Certificate:
@@ -28,9 +29,7 @@ def judged(primal: Any, dual: Any, gap: Any, scale: Any, *, rounding: Any, feasi
         rounding: By how much rounding may have made the gap too small, >= 0: a gap below `-rounding` is refused.
         feasible: Whether the dual point is feasible.
     """
-    xp: Any = (
-        np if all(isinstance(part, (float, np.generic, np.ndarray)) for part in (primal, dual, gap, scale)) else jnp
-    )
+    xp = _library_of(primal, dual, gap, scale)
     sound = feasible & (gap >= -rounding) & ~xp.isnan(dual)  # no comparison holds for a gap of NaN
     known = sound & ((scale > 0) | (gap == 0)) & (scale < xp.inf)
     relative = xp.maximum(gap, 0) / xp.where(scale > 0, scale, 1)
@@ -39,6 +38,38 @@ def judged(primal: Any, dual: Any, gap: Any, scale: Any, *, rounding: Any, feasi
         dual=xp.where(sound, dual, -xp.inf),
         relative_gap=xp.where(known, relative, xp.inf),
     )
+
+
+def verdict(certificate: Certificate, tol: Any, *, finite: Any, definite: Any, otherwise: Any = Status.STALLED) -> Any:
+    """Return how a solve ended, as a code: the only function that concludes CONVERGED.
+
+    An infeasible dual point has no gap (`judged`).
+
+    Args:
+        certificate: What is known of the point, of NumPy or JAX.
+        tol: The relative gap up to which it has converged.
+        finite: Whether all numbers of the point are finite.
+        definite: Whether the kernel or a test says that the matrix is positive semidefinite: else a gap proves nothing.
+        otherwise: The code of a larger gap.
+    """
+    xp = _library_of(*certificate, tol, finite, definite, otherwise)
+    proven = xp.isfinite(certificate.primal - certificate.dual) & (certificate.relative_gap <= tol)
+    otherwise = xp.where(otherwise == Status.CONVERGED, Status.STALLED, otherwise)  # by a verdict on other values
+    code = xp.where(definite, xp.where(proven, Status.CONVERGED, otherwise), Status.NOT_PSD)
+    return xp.where(finite, code, Status.NOT_FINITE).astype(np.int32)
+
+
+def concluded(answer: Answer, tol: Any, counters: Counters, *, definite: Any, otherwise: Any = Status.STALLED) -> Fit:
+    """Return the fit of a certified point, with its verdict; 0 in place of a point that is not finite."""
+    finite = every(jnp.isfinite(answer.margins)) & every(jnp.isfinite(answer.alpha)) & jnp.isfinite(answer.bias)
+    code = verdict(answer.certificate, tol, finite=finite, definite=definite, otherwise=otherwise)
+    point, wrong = jax.tree.map(lambda part: jnp.where(finite, part, 0), answer), jnp.logical_not(finite & definite)
+    return point._replace(certificate=refused(answer.certificate, wrong)).fit(code, counters)
+
+
+def _library_of(*parts: Any) -> Any:
+    """Return NumPy if all numbers are of the host, else JAX's."""
+    return np if all(isinstance(part, (bool, int, float, np.generic, np.ndarray)) for part in parts) else jnp
 
 
 def relative_to(certificate: Certificate, floor: Any) -> Certificate:

@@ -40,7 +40,7 @@ class Solution:
     @property
     def status(self) -> Status:
         """Return the status of the first decision function that is not certified; CONVERGED if all are."""
-        return next((status for status in self.statuses if status != Status.CONVERGED), Status.CONVERGED)
+        return min(self.statuses, key=lambda status: status == Status.CONVERGED)
 
     def row(self, metric: str, score: float | None) -> dict[str, Any]:
         """Return the entries of the report."""

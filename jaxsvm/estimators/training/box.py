@@ -36,7 +36,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Certificate, Fit
-from jaxsvm.results.judge import refused, relative_to
+from jaxsvm.results.judge import refused, relative_to, verdict
 from jaxsvm.results.status import Status
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import NEVER, Solver
@@ -96,6 +96,13 @@ class Solved(NamedTuple):
     steps: int
     status: Status
 
+    def judged(self, tol: float, definite: bool) -> "Solved":
+        """Return the solution with its verdict, or with its own status above `tol`; no certificate if indefinite."""
+        finite = bool(np.isfinite(self.bias) and np.isfinite(self.dual_coef).all())
+        code = verdict(self.certificate, tol, finite=finite, definite=definite, otherwise=self.status)
+        known = self.certificate if definite else jax.tree.map(np.asarray, refused(self.certificate, True))
+        return self._replace(certificate=known, status=Status(int(code)))
+
 
 def hinge_data(y: np.ndarray, upper: np.ndarray, bias: str) -> BoxData:
     """Return the box problem of a hinge machine with signs and costs `(n,)`."""
@@ -106,7 +113,7 @@ def hinge_data(y: np.ndarray, upper: np.ndarray, bias: str) -> BoxData:
 def constant_solution(n: int, bias: float) -> Solved:
     """Return the exact solution whose n coefficients and objective are 0."""
     zero: Any = np.float64(0)
-    return Solved(np.zeros(n), bias, Certificate(zero, zero, zero), 0, Status.CONVERGED)
+    return Solved(np.zeros(n), bias, Certificate(zero, zero, zero), 0, Status.STALLED).judged(0.0, definite=True)
 
 
 def solve_box(
@@ -148,10 +155,10 @@ def solve_box(
             if not goes_on or steps >= limit or left <= 0 or stop.seen:
                 break
     alpha, dual_coef, bias, certificate = solution
-    certified = float(certificate.relative_gap) <= tol
-    if certified or steps >= limit or stop.seen:
-        status = Status.CONVERGED if certified else Status.INTERRUPTED if stop.seen else Status.MAX_STEPS
-        return refused_if_indefinite(gram, data, Solved(dual_coef, float(bias), certificate, steps, status))
+    if float(certificate.relative_gap) <= tol or steps >= limit or stop.seen:
+        status = Status.INTERRUPTED if stop.seen else Status.MAX_STEPS
+        solved = Solved(dual_coef, float(bias), certificate, steps, status)
+        return solved.judged(tol, definite=not is_indefinite(gram, data))
     return solve_by_driver(box_problem_of(gram, data.arrays, data.offset), tol, alpha, steps, callback)
 
 
@@ -166,14 +173,6 @@ def is_indefinite(gram: Gram, data: BoxData) -> bool:
 @functools.partial(jax.jit, static_argnames="offset")
 def _curvature(gram: Gram, arrays: Any, offset: float) -> Any:
     return negative_curvature(box_problem_of(gram, arrays, offset))
-
-
-def refused_if_indefinite(gram: Gram, data: BoxData, solved: Solved) -> Solved:
-    """Return a solution; without a certificate if the matrix is indefinite, where a gap proves nothing."""
-    if not is_indefinite(gram, data):
-        return solved
-    certificate: Any = jax.tree.map(np.asarray, refused(solved.certificate, True))
-    return solved._replace(certificate=certificate, status=Status.NOT_PSD)
 
 
 def prefers_features(x: Any, n: int) -> bool:
@@ -203,10 +202,10 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
     operator = gram_of(Linear(), np.pad(np.asarray(x, np.float64), ((0, 0), (0, size - x.shape[1]))))
     problem = box_problem_of(operator, data.arrays, data.offset)
     # A gap of 1e-5 tol costs a few more steps, and mostly satisfies LIBSVM's rule too.
-    result = solve_by_driver(problem, InteriorPoint(tol=1e-5 * tol))
+    result = solve_by_driver(problem, InteriorPoint(tol=1e-5 * tol)).judged(tol, operator.definite)
     gap = float(result.certificate.relative_gap)
-    if gap <= tol:
-        return result._replace(status=Status.CONVERGED)
+    if result.status == Status.CONVERGED:
+        return result
     if gap <= MEASURED.acceptable_gap and before is None:
         return result
     other = by_pairs(most) if before is None else before

@@ -22,6 +22,7 @@ from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.dense import DenseGram
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
+from jaxsvm.kernels.distances import furthest
 from jaxsvm.kernels.width import gamma_scale
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.arrays import require_own_process
@@ -29,6 +30,10 @@ from jaxsvm.runtime.arrays import require_own_process
 VALUES_PER_BLOCK = gram.MEASURED.bytes_per_block // 8
 FLOAT32_ERROR = 2.0**-21
 """Bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)` (half of it was measured)."""
+FAR = 64.0
+"""Widths of a kernel from the points' mean up to which they may be rounded to float32, which adds `2^-24` a width."""
+FAR_IN_DOUBLE = FAR * 2**29
+"""Widths up to which subtracting the mean in float64 rounds no further than that."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,17 +94,17 @@ class KernelValues:
         return np.tanh(products) if self.name == "sigmoid" else products ** self.parameters["degree"]
 
     def _few_rbf(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """Return RBF values of points shifted to their mean; computed from differences if some are far from it.
+        """Return RBF values of points shifted to their mean; from differences of the points if some are far from it.
 
         An expanded squared distance is a difference of large numbers, which loses its digits far from the origin. Up to
         `gamma |x|^2 = 1e5` this costs 1e-10 of a kernel value.
         """
-        gamma = self.parameters["gamma"]
+        gamma, given = self.parameters["gamma"], (x, z)
         shift = z.mean(axis=0, dtype=np.float64)
         x, z = x - shift, z - shift
         squares = np.einsum("ij,ij->i", x, x), np.einsum("ij,ij->i", z, z)
-        if gamma * max(squares[0].max(), squares[1].max()) > 1e5:
-            return np.exp(-gamma * cdist(x, z, "sqeuclidean"))
+        if not gamma * max(squares[0].max(), squares[1].max()) <= 1e5:  # the shift would round the points as well
+            return np.exp(-gamma * cdist(*given, "sqeuclidean"))
         distances = _in_one_thread(-2 * x, z)
         distances += squares[0][:, None]
         distances += squares[1]
@@ -122,7 +127,9 @@ class KernelValues:
         dtype = np.result_type(x.dtype, z.dtype)
         z = z.toarray() if sp.issparse(z) else z
         # Shift in float64, before anything is rounded: points far from the origin lie near their mean.
-        shift = z.mean(axis=0, dtype=np.float64) if self.kernel.stationary else 0.0
+        shift, reach = placed(self.kernel, z)
+        if dtype == np.float32 and reach > FAR:
+            shift = 0.0  # these points are float32 numbers, and the shifted ones are not
         columns = padded_rows((z - shift).astype(dtype), size_class(n))
         step = min(1024, max(64, 2 ** (VALUES_PER_BLOCK // len(columns)).bit_length() // 2), size_class(m))
         with jax.enable_x64(True):
@@ -166,6 +173,19 @@ def _in_one_thread(x: np.ndarray, z: np.ndarray) -> np.ndarray:
 @jax.jit
 def _values(kernel: Any, x: Any, z: Any) -> Any:
     return kernel.matrix(x, z)
+
+
+def placed(kernel: Any, x: np.ndarray) -> tuple[Any, float]:
+    """Return what to subtract from points `(n, d)`, and how far they then lie from the origin in a kernel's widths.
+
+    That is the mean for a stationary kernel, unless a point lies so far from it that the others would be rounded: one
+    entry of 1e19 among small ones is enough. Then it is 0, and distances are computed from differences.
+    """
+    if not kernel.stationary:
+        return 0.0, 0.0
+    shift = x.mean(axis=0, dtype=np.float64)
+    reach = furthest(kernel, x - shift)
+    return (shift, reach) if reach <= FAR_IN_DOUBLE else (0.0, furthest(kernel, x))
 
 
 def padded_rows(x: np.ndarray, size: int) -> np.ndarray:

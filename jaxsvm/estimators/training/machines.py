@@ -20,7 +20,6 @@ from jaxsvm.estimators.training.box import (
     solve_by_driver,
     solve_in_features,
 )
-from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import answering, with_settings, workers
@@ -28,6 +27,7 @@ from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.results.fit import Fit
+from jaxsvm.results.judge import judged
 from jaxsvm.results.status import Status
 
 
@@ -162,22 +162,25 @@ def _certified_in_double(
 ) -> Solved:
     """Certify a solution from float32 kernel values for those in float64; continue from it if its gap is too large.
 
-    Rounding adds at most `FLOAT32_ERROR |a|_1^2 / 2` to `a'Qa / 2` of either value, and as much to a loss times its
-    cost as it adds to `f`. If the gap stays below `tol` with that, nothing is computed.
+    The kernel is positive semidefinite, or its values would be in float64 (`samples`). Rounding adds at most
+    `float32_error |a|_1^2 / 2` to `a'Qa / 2` of either value, and as much to a loss times its cost as it adds to `f`.
+    If the gap stays below `tol` with that, nothing is computed.
     """
-    n, size, certificate = machine.n, len(problem.y), solved.certificate
-    total = float(np.abs(solved.dual_coef).sum())
-    allowance = 2 * FLOAT32_ERROR * diagonal * total**2
-    gap, dual = float(certificate.primal - certificate.dual), abs(float(certificate.dual))
-    if solved.status == Status.CONVERGED and gap + allowance <= tol * dual:
-        return solved
+    n, size, (primal, dual, _) = machine.n, len(problem.y), solved.certificate
+    off = data.float32_error * diagonal * float(np.abs(solved.dual_coef).sum()) ** 2
+    primal, dual = primal + 1.5 * off, dual - off / 2
+    certificate = judged(primal, dual, primal - dual, np.abs(dual), rounding=0.0)
+    allowed = solved._replace(certificate=certificate).judged(tol, definite=True)
+    if solved.status == allowed.status == Status.CONVERGED:
+        return allowed
     x = data.exact_points(machine.parts)
     support, product = np.flatnonzero(solved.dual_coef[:n]), np.zeros(size)
     for rows, K in data.values.blocks(x, x[support]):
         product[rows] = K @ solved.dual_coef[support]
     bias, certificate = recertified(problem, solved.dual_coef, product)
+    again = solved._replace(bias=bias, certificate=certificate).judged(tol, definite=True)
     if float(certificate.relative_gap) <= tol:
-        return solved._replace(bias=bias, certificate=certificate, status=Status.CONVERGED)
+        return again
     double = data.in_double(machine.parts)
     a = np.clip(problem.y * solved.dual_coef, 0, problem.upper)
     again = solve_box(double.operator((slice(0, n),), size), problem._replace(start=a), tol, max_iter, product)

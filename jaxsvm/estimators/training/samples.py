@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training.box import BoxData, is_indefinite, prefers_features
-from jaxsvm.estimators.training.kernel_values import KernelValues, padded_rows
+from jaxsvm.estimators.training.kernel_values import FAR, FLOAT32_ERROR, KernelValues, padded_rows, placed
 from jaxsvm.gram.build import require_symmetric
 from jaxsvm.kernels import RBF, Linear
 from jaxsvm.kernels.distances import NEAR
@@ -28,7 +28,7 @@ class Samples(NamedTuple):
         x: Points, `(n, d)`, sparse, or dense and shifted to where distances keep their digits; None if only values are
             known.
         K: All kernel values, `(n, n)`, or None.
-        near: Whether the points are near the origin, see `jaxsvm.kernels.distances.place`.
+        reach: How far the points lie from the origin in widths of the kernel; 0 of a kernel without one.
         exact: The points as they were passed, `(n, d)`, if x or K were computed from them in float32; else None.
         definite: Whether the kernel matrix is known to be positive semidefinite.
     """
@@ -36,14 +36,20 @@ class Samples(NamedTuple):
     values: KernelValues
     x: Any
     K: np.ndarray | None
-    near: bool
+    reach: float = 0.0
     exact: Any = None
     definite: bool = False
+
+    @property
+    def float32_error(self) -> float:
+        """Return a bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)`."""
+        return FLOAT32_ERROR + 2.0**-24 * self.reach
 
     def operator(self, parts: Sequence[slice], size: int) -> Any:
         """Return the Gram operator of the samples in these slices, absent ones up to `size`; call it with x64 on."""
         if self.K is None:
-            return self.values.on_demand(padded_rows(self.points(parts), size), self.near)
+            near = isinstance(self.values.kernel, RBF) and self.reach <= NEAR
+            return self.values.on_demand(padded_rows(self.points(parts), size), near)
         K, low = np.zeros((size, size), self.K.dtype), 0
         for rows in parts:
             left = 0
@@ -119,20 +125,20 @@ def samples(values: KernelValues, X: Any, tol: float) -> Samples:  # noqa: N803
     if values.by_values:
         if values.name == "precomputed":
             require_symmetric("X", np.asarray(X))
-        return Samples(values, None, np.asarray(X), False)
+        return Samples(values, None, np.asarray(X))
     if sp.issparse(X) and n > LARGEST_PADDED:
-        return Samples(values, X, None, False, definite=definite)
+        return Samples(values, X, None, definite=definite)
     if sp.issparse(X) or n * n <= MEASURED.values_by_numpy:
         X = X.astype(np.float64, copy=False)  # certificates and decisions are in float64: float32 values differ
         K = np.ascontiguousarray(values.between(X, X))
-        return Samples(values, None if sp.issparse(X) else X, K, False, definite=definite)
-    # From a tolerance of 1e-5 on values are held in float32, as LIBSVM holds them.
-    dtype = np.dtype(np.float32) if tol >= 1e-5 else np.dtype(np.float64)
-    mean = X.mean(axis=0, dtype=np.float64) if values.kernel.stationary else 0.0
-    x = (X - mean).astype(dtype)
-    near = isinstance(values.kernel, RBF) and float(values.kernel.gamma * np.einsum("ij,ij->i", x, x).max()) <= NEAR**2
+        return Samples(values, None if sp.issparse(X) else X, K, definite=definite)
+    # From a tolerance of 1e-5 on values are held in float32, as LIBSVM holds them, if that rounds no point far away.
+    # Of a kernel that may be indefinite they are not: the matrix that is tested must be the one that is certified.
+    shift, reach = placed(values.kernel, X)
+    narrow = tol >= 1e-5 and definite and reach <= FAR
+    x = (X - shift).astype(np.float32 if narrow else np.float64)
     K = values.between(x, x) if 8 * n * n <= SIZES.bytes_held else None
-    return Samples(values, x, K, near, X if dtype == np.float32 else None, definite)
+    return Samples(values, x, K, reach, X if narrow else None, definite)
 
 
 def padded_size(n: int, up_to: int | None = None) -> int:

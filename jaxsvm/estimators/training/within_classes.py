@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.training.box import BoxData, Solved, refused_if_indefinite
+from jaxsvm.estimators.training.box import BoxData, Solved, is_indefinite
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.whole import solve_whole
 from jaxsvm.numerics.products import diagonal
@@ -67,9 +67,9 @@ def solve_certified(
             certified = (ended or over) and float(certificate.relative_gap) <= tol
             if certified or over:
                 break
-    status = Status.CONVERGED if certified else Status.INTERRUPTED if stop.seen else Status.MAX_STEPS
+    status = Status.INTERRUPTED if stop.seen else Status.MAX_STEPS
     solved = Solved(coef, float(bias), certificate, steps, status)
-    return refused_if_indefinite(operator, data, solved), float(parameter)
+    return solved.judged(tol, definite=not is_indefinite(operator, data)), float(parameter)
 
 
 def minimized(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, limit: Array) -> tuple[Array, ...]:

@@ -32,8 +32,8 @@ from jaxsvm.path.placeholders import in_order, interrupted, on_host_stacked
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
 from jaxsvm.results.fit import Answer, Counters, Fit, bit_of, limbs_of
-from jaxsvm.results.judge import in_dtype
-from jaxsvm.results.status import Status, StatusCode
+from jaxsvm.results.judge import concluded, in_dtype
+from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
@@ -81,7 +81,8 @@ def _last_call(grids: list[Grid], solver: CoarseToFine) -> list[tuple[Any, ...]]
     none: Any = np.zeros(0)
     vector, stacked = (jax.ShapeDtypeStruct(shape, whole.dtype) for shape in ((whole.n,), (whole.n, width)))
     Cs, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width, solver)
-    calls: list[tuple[Any, ...]] = [(_finish, whole, stacked, stacked, Cs, stacked, stacked, counters, solver.tol)]
+    last = (whole, stacked, stacked, Cs, stacked, stacked, counters, solver.tol, np.asarray(True))
+    calls: list[tuple[Any, ...]] = [(_finish, *last)]
     if _too_long(whole):
         calls.append((_finish_carried, whole, vector, vector, 0, _taken(counters, 0), solver.tol))
     return calls
@@ -92,7 +93,8 @@ def _certified(grids: list[Grid], solver: CoarseToFine, key: Array, report: Any,
     whole = grids[0].problems[0]
     every = [(number, place) for number, grid in enumerate(grids) for place in range(len(grid.logs))]
     tasks = [(number, place) for number, place in every if not stop.seen or place in grids[number].points]
-    groups = _by_products(grids, tasks, solver, stop)
+    definite = whole.gram.definite or not bool(_indefinite(whole))
+    groups = _by_products(grids, tasks, solver, stop, definite)
     if groups is None:
         reached = [(number, place) for number, place in tasks if place in grids[number].points]
         tasks = [(number, place) for number, place in reached if grids[number].points[place].carried is not None]
@@ -100,9 +102,7 @@ def _certified(grids: list[Grid], solver: CoarseToFine, key: Array, report: Any,
     if not tasks:
         return [in_order({}, grid.logs, grid.problems[0]) for grid in grids]
     fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
-    if not whole.gram.definite and bool(_indefinite(whole)):  # then a gap proves nothing
-        codes = np.full_like(fits.status.code, Status.NOT_PSD)
-        fits = dataclasses.replace(fits, status=StatusCode(codes))
+    if not definite:
         return [_of_grid(fits, tasks, number, grid) for number, grid in enumerate(grids)]
     ended: dict[int, int] = {}
     for lane in np.flatnonzero(fits.status.code != Status.CONVERGED).tolist():  # in increasing order of C
@@ -124,7 +124,7 @@ def _certified(grids: list[Grid], solver: CoarseToFine, key: Array, report: Any,
 
 
 def _by_products(
-    grids: list[Grid], tasks: list[tuple[int, int]], solver: CoarseToFine, stop: Interruption
+    grids: list[Grid], tasks: list[tuple[int, int]], solver: CoarseToFine, stop: Interruption, definite: bool
 ) -> list[Fit] | None:
     """Certify the points of all tasks, `width` of them to a product; None if a stopped call has no time for it."""
     until = (lambda: stop.seen) if _too_long(grids[0].problems[0]) else None
@@ -138,7 +138,8 @@ def _by_products(
         y, weight = (columns([getattr(problem, name) for problem in problems]) for name in ("y", "weights"))
         x, f = (columns([getattr(point, name) for point in points]) for name in ("x", "f"))
         Cs = np.stack([np.asarray(problem.C) for problem in problems])
-        arguments = (grids[0].problems[0], y, weight, Cs, x, f, _counters(points, solver), solver.tol)
+        ending = (_counters(points, solver), solver.tol, np.asarray(definite))
+        arguments = (grids[0].problems[0], y, weight, Cs, x, f, *ending)
         fits = _finish(*arguments) if until is None else unless(until, _finish, *arguments)
         if fits is None:
             return None
@@ -201,9 +202,8 @@ def _by_carried_sums(grids: list[Grid], tasks: list[tuple[int, int]], solver: Co
 @Program
 def _finish_carried(problem: SquaredHingeProblem, x: Array, f: Array, steps: Any, counters: Counters, tol: Any) -> Fit:
     """Certify a point by carried margins, without a product."""
-    certified = certified_by_sums(problem, x, f + problem.ridge * x, steps)
-    converged = certified.certificate.relative_gap <= tol
-    return certified.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
+    answer = certified_by_sums(problem, x, f + problem.ridge * x, steps)
+    return concluded(answer, tol, counters, definite=problem.gram.definite)
 
 
 def _nearest(grid: Grid, place: int) -> Point:
@@ -233,6 +233,7 @@ def _finish(
     f: Array,
     counters: Counters,
     tol: Any,
+    definite: Array,
 ) -> Fit:
     """Certify dual points `x (n, L)` with margins f from scratch, lanes first."""
     C = weight * Cs[None, :]
@@ -244,8 +245,7 @@ def _finish(
     # which moves it to first order.
     x = jnp.where(jnp.abs(scale - 1) > 64 * jnp.finfo(x.dtype).eps, scale, 1)[None, :] * x
     certified = in_double(_certified_lanes)(template, y, C, x)
-    converged = certified.certificate.relative_gap <= tol
-    return certified.fit(jnp.where(converged, Status.CONVERGED, Status.STALLED).astype(jnp.int32), counters)
+    return jax.vmap(lambda answer, counters: concluded(answer, tol, counters, definite=definite))(certified, counters)
 
 
 def _certified_lanes(template: SquaredHingeProblem, y: Array, C: Array, x: Array) -> Answer:

@@ -2,7 +2,7 @@
 
 On an indefinite matrix a duality gap proves nothing: the "primal" is not convex, and the dual has better points
 elsewhere. Solvers see negative curvature along their own steps, but may never step there. So the matrix is tested
-before a fit is called converged: by a Cholesky factor for moderate n, by Lanczos' smallest Ritz value beyond.
+before a fit is called converged: by a Cholesky factor up to 8,192 samples, by Lanczos' smallest Ritz value beyond.
 """
 
 import dataclasses
@@ -17,7 +17,6 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.masks import every
-from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.measured import MEASURED
@@ -58,7 +57,7 @@ def negative_curvature(problem: Problem, everywhere: bool = False) -> Bool[Array
     """Return whether the matrix without its ridge has a clearly negative eigenvalue in directions that points can move.
 
     Points move among the samples that are present and, with an equality, along it. Twelve products with a matrix of
-    more than 2,048 samples may miss a small eigenvalue. One of `-16 eps n max|K|`, with the eps of the entries, may be
+    more than 8,192 samples may miss a small eigenvalue. One of `-16 eps n max|K|`, with the eps of the entries, may be
     rounding.
 
     Args:
@@ -69,7 +68,7 @@ def negative_curvature(problem: Problem, everywhere: bool = False) -> Bool[Array
     u = None if u is None else jnp.where(present, u, 0) / jnp.linalg.norm(jnp.where(present, u, 0))
     eps = float(jnp.finfo(problem.gram.dtype).eps)
     largest = jnp.where(present, jnp.abs(problem.gram.diag() + problem.offset), 0).max().astype(problem.dtype)
-    if problem.n <= SIZES.largest_direct_system:
+    if problem.n <= MEASURED.samples_factored:
         return _by_cholesky(problem, present, u, eps, largest)
     return _by_lanczos(problem, present, u, eps, largest)
 

@@ -43,6 +43,7 @@ from jaxsvm.relational.schema.join import Join, prepared
 from jaxsvm.relational.tables.reading import TableLike
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate
+from jaxsvm.results.judge import verdict
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import Number, transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
@@ -268,9 +269,8 @@ def fit_path(
 def result_of(run: Run, tol: float, why: str) -> RelationalFit:
     """Return the fit at the best point of a run."""
     certificate, join = run.certificate(), run.join
-    proven = certificate.relative_gap <= tol
-    status = Status.CONVERGED if proven else Status.INTERRUPTED if run.stopped else Status.MAX_STEPS
-    status = status if run.finite else Status.NOT_FINITE
+    ended = Status.INTERRUPTED if run.stopped else Status.MAX_STEPS
+    code = StatusCode(verdict(certificate, tol, finite=run.finite, definite=True, otherwise=ended))
     coef, constant = [], 0.0
     for block, part in zip(join.blocks, join.split(run.best), strict=True):
         p = len(block.names)
@@ -280,7 +280,6 @@ def result_of(run: Run, tol: float, why: str) -> RelationalFit:
         constant += float(numbers[~real].sum())
         coef += [numbers[real], part[p:]]
     names = [name for name in join.feature_names if name != "(intercept)"]
-    code = StatusCode(np.int32(status))  # pyright: ignore[reportArgumentType]
     return RelationalFit(
         np.concatenate(coef), constant, run.best, certificate, code, run.taken, why,
         time.monotonic() - run.started, np.array(run.history), join, run.engine, run.planes, run.lam, names,
