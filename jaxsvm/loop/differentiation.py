@@ -229,7 +229,7 @@ def _or_nan(failed: Array, push: Callable[[Any], Any], tangents: Any) -> Any:
     """
     leaves, tree = jax.tree.flatten(tangents)
     places = [k for k, leaf in enumerate(leaves) if leaf.dtype != jax.dtypes.float0 and leaf.size]
-    zero = sum(0 * leaves[k].ravel()[0].astype(jnp.float32) for k in places)
+    zero = sum((0 * leaves[k].ravel()[0].astype(jnp.float32) for k in places), jnp.zeros((), jnp.float32))
 
     def entered(_: Any, known: Any) -> Any:
         cotangents, flag = known
