@@ -15,6 +15,9 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
+from jaxsvm.runtime import startup  # noqa: F401 (before JAX is imported)
+
+# isort: split
 from jaxsvm import datasets, kernels, screening
 from jaxsvm.errors import (
     ConvergenceError,

@@ -173,6 +173,24 @@ def test_ctrl_c_on_the_command_line(tmp_path, command):
     assert max(took[1:]) < SECONDS + 0.5, took  # and Python's own exit
 
 
+@pytest.mark.parametrize(
+    "seconds", [0.4, pytest.param(1.0, marks=pytest.mark.slow), pytest.param(3.0, marks=pytest.mark.slow)]
+)
+def test_ctrl_c_while_the_command_starts(tmp_path, seconds):
+    """In its imports, its reading and its compilations: no traceback, and it is not lost."""
+    table = tmp_path / "data.csv"
+    np.savetxt(table, np.column_stack([interrupted.X, interrupted.Y]), delimiter=",", header="a,b,c,y", comments="")
+    command = [sys.executable, "-m", "jaxsvm", "path", str(table), "--folds", "3", "--out", str(tmp_path / "model.npz")]
+    environment = ENVIRONMENT | {"JAXSVM_CACHE": "off"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(seconds)
+    sent = time.time()
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130 and time.time() - sent < LENIENT
+    assert error == "jaxsvm: error: interrupted before there was a result.\n" and not out
+
+
 # --- the flag itself ---
 
 

@@ -5,6 +5,7 @@ certified, 1 finished but not certified (a model is still written), 2 input that
 last certified point is saved first).
 """
 
+import os
 import sys
 
 from jaxsvm import __version__ as version
@@ -23,12 +24,22 @@ except MissingPackageError as error:
 # Each registers its commands, in the order of --help.
 from jaxsvm.cli import training, predict, info, coreset, relational  # noqa: F401, I001
 from jaxsvm.cli.app import app
+from jaxsvm.cli.report.text import Exit
 from jaxsvm.runtime.cache import keep_programs_as_set
+from jaxsvm.runtime.startup import leave_at_interrupts
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
     """Run the command with a persistent compilation cache."""
+    leave_at_interrupts()
     keep_programs_as_set("on")
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        if ended.code == Exit.INTERRUPTED:  # a stopped computation may go on for long in its thread
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(Exit.INTERRUPTED)
+        raise

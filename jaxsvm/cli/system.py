@@ -14,6 +14,7 @@ from jaxsvm.loop.interruption import Interruption
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.arrays import memory
 from jaxsvm.runtime.files import require_writable, write_whole
+from jaxsvm.runtime.startup import leave
 
 
 def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None:
@@ -61,9 +62,9 @@ def require_memory(name: str, x: Any) -> None:
 
 
 class Interrupts(Interruption):
-    """The Ctrl-C handler of a whole command: a flag while the library's drivers run, an exception between them.
+    """The Ctrl-C handler of a whole command: it leaves until something was computed, then it sets a flag.
 
-    Once `armed` is False it only sets the flag, so that what was computed is saved before the command ends.
+    A second one raises while `armed`; else what was computed is saved before the command ends.
     """
 
     armed = True
@@ -75,11 +76,13 @@ class Interrupts(Interruption):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self.before is not None:
+        if self.before not in (None, leave):  # a command that has its result only prints it
             signal.signal(signal.SIGINT, self.before)
 
     def arrived(self, number: int = signal.SIGINT, frame: Any = None) -> None:
         """Handle the signal."""
-        if self.armed:
+        if not self.begun and self.before is leave:
+            leave()
+        if self.armed and (self.drivers or self.came or not self.begun):
             super().arrived(number, frame)
         self.came = True

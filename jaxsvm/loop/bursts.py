@@ -71,8 +71,8 @@ def run(
             at_cap = steps + solver.check_every > int(solver.max_steps)
             burst, *arguments = _burst_call(problem, solver, progress, chunks, at_cap)
             progress, flags = burst(*arguments)
-            certifiable = True
             certifies, polishes = np.asarray(flags).tolist()
+            certifiable = session.stop.begun = True
             if polishes:
                 polished = polish_in_pieces(problem, solver, progress, session.over)
                 certifies, progress = polished is not None, polished or progress

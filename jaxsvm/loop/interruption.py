@@ -39,6 +39,7 @@ class Interruption:
         seconds_to_repeat: Time within which a second Ctrl-C raises, whichever call it meets.
         last: Time of the last signal that a driver received, in any call of this process.
         drivers: How many drivers check the flag; if none does, the first Ctrl-C raises.
+        begun: Whether a driver has computed something.
         came: Whether Ctrl-C came.
         deadline: Time from which the flag counts as set.
     """
@@ -47,7 +48,7 @@ class Interruption:
     last = -math.inf
 
     def __init__(self) -> None:
-        self.came = False
+        self.came = self.begun = False
         self.drivers = 0
         self.deadline = math.inf
 
@@ -135,7 +136,7 @@ def watching(stop: Interruption | None = None) -> Iterator[Interruption]:
             yield flag
     finally:
         with _counting:
-            flag.drivers -= 1
+            flag.drivers, flag.begun = flag.drivers - 1, True
         _handed.reset(earlier)
         if installed:
             signal.signal(signal.SIGINT, before)

@@ -32,6 +32,7 @@ def run_passes(
     while descent.going and not over():
         try:
             descent.advance()
+            stop.begun = True
             after()
         except KeyboardInterrupt:
             stop.note()

@@ -295,6 +295,10 @@ def _validated(
     stop: Interruption,
 ) -> CrossValidation:
     """Solve each fold, and score it on its held-out samples."""
+    labels, weights = (
+        np.asarray(problem.y),
+        np.asarray(problem.weights, float),
+    )  # before a stopped product keeps all cores
     parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
     if getattr(problem.gram, "landmarks", None) is not None:
         keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
@@ -303,7 +307,6 @@ def _validated(
             fits += solve_together([part.on(gram)], values, options, stop)
     else:
         fits = solve_together(parts, values, options, stop)
-    labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, masks, strict=True)])
     number_of = np.full(len(labels), -1)
     for number, fold in enumerate(masks):

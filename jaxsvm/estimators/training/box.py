@@ -150,6 +150,7 @@ def solve_box(
             began, bounds = time.monotonic(), (min(limit - steps, MEASURED.steps_of_a_piece), min(sets, left))
             result = _solved(gram, data.arrays, a, s, np.float64(tol), np.int32(bounds), np.float64(floor), data.offset)
             a, s, more, used, goes_on, *solution = jax.tree.map(np.asarray, result)
+            stop.begun = True
             steps, left = steps + int(more), left - int(used)
             sets = next_burst(sets, int(used), time.monotonic() - began)
             if not goes_on or steps >= limit or left <= 0 or stop.seen:

@@ -103,7 +103,7 @@ class _Hard:
                 point = None if self.stop.seen else self.point(place, start, working_set)
                 if point is None:
                     return jobs
-                grid.points[place] = point
+                grid.points[place], self.stop.begun = point, True
                 if self.stop.seen:
                     return jobs
                 if point.carried is not None and self.solver.inner_tol > digits:
