@@ -10,6 +10,8 @@ tolerance) is drawn anew for each number. Problems of one form are run one after
     python tests/adversarial.py --dtype float64 ...                    the others alone: what --no-x64 leaves out
     python tests/adversarial.py --large                                a few problems of 1e5 and 1e6 samples
     python tests/adversarial.py --paths --count 300 --seed 35          paths alone, of both losses, C from 1e-4 to 1e6
+    python tests/adversarial.py --hostile --count 300                  numbers at the ends of their types: fits, paths,
+                                                                       estimators and designs; slow ones are named
 """
 
 import argparse
@@ -518,6 +520,52 @@ def path_trial(number: int, seed: int = 0) -> Trial:
     return dataclasses.replace(trial, values=tuple((10 ** rng.uniform(-4, 6, size=8)).tolist()))
 
 
+HOSTILE = ("chosen", "path", "path, hinge", "estimator", "design")
+HOSTILE_FORMS = 40
+
+
+def hostile_trial(number: int, seed: int = 0) -> Trial:
+    """Hostile problem `number`: an ordinary small one in which something is at the end of its type, or beyond."""
+    way, index = HOSTILE[number % len(HOSTILE)], number // len(HOSTILE) % (HOSTILE_FORMS // len(HOSTILE))
+    rng = np.random.default_rng([seed, 5, index])
+    kind = {"path": "squared", "path, hinge": "hinge"}.get(way, ("squared", "hinge")[index % 2])
+    own, dtype = way in ("estimator", "design"), "float32" if index % 4 < 2 else "float64"
+    kernel = "linear" if way == "design" else ("linear", "rbf")[index // 2 % 2]
+    bias = ("regularized", "free")[index % 2] if way != "estimator" else "free"
+    form = Form(
+        way, "hinge" if way == "estimator" else kind, int(rng.choice([8, 21, 40])), 3, kernel,
+        "tiled", False, "float64" if own else dtype, "float64" if own else dtype, bias, bool(index % 3 == 0),
+    )  # fmt: skip
+    rng = np.random.default_rng([seed, 6, number])
+    x, y = rng.normal(size=(form.n, form.d)), np.where(np.arange(form.n) % 2 == 0, 1.0, -1.0)
+    y = np.where(x[:, 0] > np.median(x[:, 0]), 1.0, -1.0) if rng.random() < 0.6 else y
+    top, size = (38, 1e-44) if form.dtype == "float32" else (308, 5e-324)
+    what = str(rng.choice(["huge", "int64", "tiny", "subnormal", "column", "all", "C", "weights", "plain"]))
+    huge = float(10 ** rng.uniform(5, top)) * rng.choice([-1, 1])
+    if what == "huge":
+        x[rng.integers(form.n), rng.integers(form.d)] = huge
+    elif what == "int64":
+        x[rng.integers(form.n), 0] = np.iinfo(np.int64).min if rng.random() < 0.5 else np.iinfo(np.int64).max
+    elif what in ("tiny", "subnormal"):
+        x *= size if what == "subnormal" else 10 ** rng.uniform(-top, -5)
+    elif what == "column":
+        x[:, 1] *= huge
+    elif what == "all":
+        x *= huge
+    weight = rng.uniform(0.5, 2, form.n) if form.weighted else None
+    if what == "weights":
+        weight = 10 ** rng.uniform(-top, top, form.n) if rng.random() < 0.5 else np.full(form.n, abs(huge))
+        weight = weight ** float(rng.choice([-1, 1]))
+    many = 1 if SOLVERS.get(way, SOLVERS["chosen"]).how == "fit" else 3
+    spread = top if what == "C" else 3
+    values = tuple(sorted(float(10 ** rng.uniform(-spread, spread)) for _ in range(many)))
+    with np.errstate(all="ignore"):
+        x, weight = x.astype(form.dtype), None if weight is None else weight.astype(form.dtype)
+    form = dataclasses.replace(form, weighted=weight is not None)
+    spec = ("linear",) if kernel == "linear" else ("rbf", 0.5)
+    return Trial(f"hostile {number}/{seed}", form, x, spec, y, weight, values, 1e-3, notes=f"hostile: {what}")
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Running one, and handing it to the judge
 # ----------------------------------------------------------------------------------------------------------------------
@@ -647,6 +695,8 @@ def statements_of(fits: Any, tol: float, svm: Any) -> list[Statement]:
 
 def fits_of(trial: Trial, svm: Any) -> tuple[Any, list[tuple[Facts, Statement]]]:
     """Run the trial: the fits, and for each what the judge hears."""
+    if trial.form.solver in ("estimator", "design"):
+        return _by_estimator(trial) if trial.form.solver == "estimator" else _by_design(trial, svm)
     form, way = trial.form, SOLVERS[trial.form.solver]
     gram = gram_of(trial, svm)
     solver = way.make(svm, trial) if trial.solver is None else trial.solver(svm)
@@ -681,6 +731,46 @@ def fits_of(trial: Trial, svm: Any) -> tuple[Any, list[tuple[Facts, Statement]]]
             return fits, list(zip(told, statements_of(fits, trial.tol, svm), strict=True))
     told = [facts_of(trial, grounds, C, weight) for C, weight in zip(Cs, weights, strict=True)]
     return fits, list(zip(told, statements_of(fits, trial.tol, svm), strict=True))
+
+
+def _by_estimator(trial: Trial) -> tuple[Any, list[tuple[Facts, Statement]]]:
+    """An `SVC` of the trial's kernel, on kernel values in float64."""
+    from jaxsvm.estimators import SVC
+
+    fitted = SVC(C=trial.values[0], kernel=trial.spec[0], gamma=0.5, tol=trial.tol).fit(trial.x, trial.y, trial.weight)
+    coef = np.zeros(trial.form.n)
+    coef[fitted.support_] = fitted.dual_coef_[0]
+    primal, dual, gap = (float(np.ravel(part)[0]) for part in fitted.certificate_)
+    status = fitted._statuses[0].name
+    said = Statement(status, trial.tol, gap, primal, dual, trial.y * coef, coef, float(fitted.intercept_[0]))
+    grounds = [judge.points_ground(trial.spec, trial.x.astype(float), "float64")], []
+    return fitted, [(facts_of(trial, grounds, trial.values[0], trial.weight), said)]
+
+
+def _by_design(trial: Trial, svm: Any) -> tuple[Any, list[tuple[Facts, Statement]]]:
+    """A linear fit in passes over the rows, which keeps no dual point: its values are compared with the objective's.
+
+    Its statement is that of a point of the judge's own, which is never false: what is false raises here.
+    """
+    form, C = trial.form, trial.values[0]
+    loss = {"squared": "squared_hinge", "hinge": "hinge"}[form.kind]
+    rows = svm.designs.from_arrays(trial.x, trial.y, trial.weight)
+    fitted = svm.designs.fit(rows, C, loss=loss, bias=form.bias, tol=trial.tol)
+    primal, dual, gap = (float(part) for part in fitted.certificate)
+    x, w, b = trial.x.astype(LONG), fitted.coef.astype(LONG), LONG(float(fitted.intercept))
+    costs = LONG(C) * (np.ones(form.n, LONG) if trial.weight is None else trial.weight.astype(LONG))
+    z = np.maximum(1 - trial.y * (x @ w + b), 0)
+    true = (
+        w @ w / 2
+        + (b * b / 2 if form.bias == "regularized" else 0)
+        + costs @ (z * z / 2 if form.kind == "squared" else z)
+    )
+    false = np.isfinite(primal) and not true <= LONG(primal) * (1 + LONG(1e-9))
+    false = false or (np.isfinite(dual) and not dual <= min(true, costs.sum()) * (1 + LONG(1e-9)))
+    converged = fitted.status.name == "CONVERGED"
+    assert not (false or (converged and not true <= dual * (1 + LONG(trial.tol) + LONG(1e-9)))), f"a lie: {true}"
+    assert not np.isnan([primal, dual, gap, *np.ravel(fitted.coef), float(fitted.intercept)]).any(), "NaN"
+    return fitted, []
 
 
 def grounds_of_folds(gram: Any, weights: list[np.ndarray]) -> list[tuple[list[Ground], list[Ground]]]:
@@ -743,27 +833,36 @@ def run(trial: Trial) -> list[Outcome]:
         warnings.simplefilter("ignore")
         try:
             _, told = fits_of(trial, jaxsvm)
-        except jaxsvm.InputError:
+        except (jaxsvm.InputError, jaxsvm.DataError):
             return [outcome("REFUSED", Verdict("", "", np.nan, np.nan))]
         except Exception:  # anything else is a defect, and one trial must not end ten thousand
             last = traceback.format_exc().strip().splitlines()
             return [outcome("CRASHED", Verdict("", f"raised: {last[-1]}", np.nan, np.nan))]
-    return [outcome(said.status, judge.judge(facts, said)) for facts, said in told]
+    nothing = Verdict("", "", np.nan, np.nan)
+    return [outcome(said.status, judged_or_nan(facts, said)) for facts, said in told] or [outcome("JUDGED", nothing)]
+
+
+def judged_or_nan(facts: Facts, said: Statement) -> Verdict:
+    """What the judge says; NaN in any number that is returned is a defect whatever the status."""
+    numbers = [said.gap, said.primal, said.dual, said.bias, *np.ravel(said.alpha), *np.ravel(said.dual_coef)]
+    if np.isnan(np.asarray(numbers, float)).any():
+        return Verdict("", f"NaN beside {said.status}", np.nan, np.nan)
+    return judge.judge(facts, said)
 
 
 def run_numbers(
-    numbers: Iterable[int], seed: int, x64: bool, log: Path | None = None, dtype: str = "", paths: bool = False
+    numbers: Iterable[int], seed: int, x64: bool, log: Path | None = None, dtype: str = "", draws: str = "all"
 ) -> list[Outcome]:
     """Run problems by number, form by form: float64 ones only where that is on, and those of a dtype where one is said.
 
     What stands in the log is not run again; what is run is written to it at once.
     """
     outcomes, known = [], {} if log is None else read_log(log)
-    forms, drawn = (2 * PATH_FORMS, path_trial) if paths else (FORMS, trial_of)
+    forms, drawn = DRAWS[draws]
     for number in sorted(numbers, key=lambda number: (number % forms, number)):
         trial = drawn(number, seed)
         wide = "float64" in (trial.form.dtype, trial.form.values)
-        if (wide and not x64) or dtype == ("float32" if wide else "float64"):
+        if (wide and not x64 and trial.form.solver in SOLVERS) or dtype == ("float32" if wide else "float64"):
             continue
         found = known.get(trial.name)
         if found is None:
@@ -773,6 +872,10 @@ def run_numbers(
             drop_programs()
         outcomes += found
     return outcomes
+
+
+DRAWS = {"all": (FORMS, trial_of), "paths": (2 * PATH_FORMS, path_trial), "hostile": (HOSTILE_FORMS, hostile_trial)}
+"""How many forms there are of a choice of problems, and how one is drawn."""
 
 
 def write_log(log: Path, outcomes: list[Outcome]) -> None:
@@ -805,7 +908,7 @@ def drop_programs() -> None:
 
 STATUSES = (
     "CONVERGED", "STALLED", "MAX_STEPS", "NOT_FINITE", "NOT_PSD", "INFEASIBLE", "INTERRUPTED", "UNCERTIFIED", "FULL",
-    "REFUSED", "CRASHED",
+    "REFUSED", "CRASHED", "JUDGED",
 )  # fmt: skip
 
 
@@ -854,14 +957,14 @@ def prepare(x64: bool) -> None:
 
 
 def run_many(
-    count: int, seed: int, x64: bool, jobs: int, log: Path | None = None, dtype: str = "", paths: bool = False
+    count: int, seed: int, x64: bool, jobs: int, log: Path | None = None, dtype: str = "", draws: str = "all"
 ) -> list[Outcome]:
     """Problems 0 to `count`; several processes share the forms."""
     if jobs == 1:
-        return run_numbers(range(count), seed, x64, log, dtype, paths)
+        return run_numbers(range(count), seed, x64, log, dtype, draws)
     shares = [[number for number in range(count) if number % FORMS % jobs == job] for job in range(jobs)]
     with ProcessPoolExecutor(jobs, get_context("spawn"), prepare, (x64,)) as pool:
-        parts = [pool.submit(run_numbers, share, seed, x64, log, dtype, paths) for share in shares]
+        parts = [pool.submit(run_numbers, share, seed, x64, log, dtype, draws) for share in shares]
         return [outcome for part in parts for outcome in part.result()]
 
 
@@ -874,11 +977,12 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="+", help="numbers of single problems")
     parser.add_argument("--large", action="store_true", help="a few problems of 1e5 and 1e6 samples instead")
     parser.add_argument("--paths", action="store_true", help="paths of both losses alone, C from 1e-4 to 1e6")
+    parser.add_argument("--hostile", action="store_true", help="numbers at the ends of their types")
     parser.add_argument("--no-x64", action="store_true", help="float32 problems with JAX's 64 bits off")
     parser.add_argument("--dtype", default="", choices=("float32", "float64"), help="only problems of that dtype")
     parser.add_argument("--log", type=Path, help="a file of outcomes, one line a problem: a run goes on where it ended")
     options = parser.parse_args()
-    x64 = not options.no_x64
+    x64, draws = not options.no_x64, "hostile" if options.hostile else "paths" if options.paths else "all"
     prepare(x64)
     started = time.monotonic()
     if options.large:
@@ -887,9 +991,9 @@ def main() -> int:
             outcome for number in options.only or range(count) for outcome in run(large_trial(number, options.seed))
         ]
     elif options.only:
-        outcomes = run_numbers(options.only, options.seed, x64, paths=options.paths)
+        outcomes = run_numbers(options.only, options.seed, x64, draws=draws)
     else:
-        shared = (x64, options.jobs, options.log, options.dtype, options.paths)
+        shared = (x64, options.jobs, options.log, options.dtype, draws)
         outcomes = run_many(options.count, options.seed, *shared)
     if options.only or options.large:
         for outcome in outcomes:
@@ -897,6 +1001,8 @@ def main() -> int:
     else:
         print("\n".join(["Understated, and crashes:", *understated_of(outcomes), "", "Lies:", *lies_of(outcomes), ""]))
         print(table(outcomes))
+    slowest = max(outcomes, key=lambda outcome: outcome.seconds)
+    print(f"slowest: {slowest.seconds:.1f} s, {slowest.words}")
     print(f"{len(outcomes)} fits in {time.monotonic() - started:.0f} s, {len(lies_of(outcomes))} lies")
     return min(len(lies_of(outcomes)), 255)
 

@@ -204,7 +204,7 @@ def test_gaps_that_were_said_too_small(monkeypatch):
 
 @pytest.mark.slow
 def test_random_paths_from_tiny_to_huge_C():
-    honest(adversarial.run_many(2 * adversarial.PATH_FORMS, SEED, True, JOBS, paths=True))
+    honest(adversarial.run_many(2 * adversarial.PATH_FORMS, SEED, True, JOBS, draws="paths"))
 
 
 @functools.cache

@@ -452,3 +452,22 @@ def test_a_pass_lowers_for_gpus_and_tpus(platform):
             .lower(lowering_platforms=(platform,))
         )
     assert lowered.as_text().count("\n") > 10
+
+
+@pytest.mark.parametrize("C", [1e-320, 1e-300, 1e300])
+def test_a_cost_whose_losses_vanish_or_overflow_is_refused(C):
+    """Losses of 0 proved an optimum of 0."""
+    x, y, _ = data(8)
+    with pytest.raises(InputError, match="C times the mean weight"):
+        designs.fit(designs.from_arrays(x, y), C)
+
+
+def test_a_heavy_class_does_not_cancel_the_other_one():
+    """The light class was the difference of two sums: it was absent, or its plane false."""
+    x, y, _ = data(8)
+    y = np.where(np.arange(8) % 2 == 0, 1, -1)
+    weight = np.where(y > 0, 1e17, 1.0)
+    fit = designs.fit(designs.from_arrays(x, y, weight), 1e-17, bias="free")
+    P, D, _ = (float(part) for part in fit.certificate)
+    assert primal(x, y, fit, 1e-17, "hinge", "free", weight) * (1 + 1e-9) >= D
+    assert D <= 2e-17 * 4 * (1 + 1e-9)  # w = 0 and b = 1

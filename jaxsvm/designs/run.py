@@ -89,6 +89,7 @@ class Run:
             self.centre = float(first / total) if self.bias == "free" else 0.0
         part = None if init is not None else self.part_of_rows()
         for number, machine in enumerate(self.machines):
+            _require_cost(machine.C * self.weight / design.n)
             rows = [k for k in range(self.evaluate.folds) if k != machine.fold]
             if machine.fold >= 0 and not weights[machine.fold].sum() > 0:
                 raise InputError(
@@ -122,7 +123,8 @@ class Run:
             return [(C * (sign * y - self.epsilon * many), sign * C * sums) for sign in (1.0, -1.0)]
         half = 0.5 if self.evaluate.loss == "squared_hinge" else 1.0
         own = np.append(x[machine.positive], weights[machine.positive])
-        rest = np.append(x.sum(axis=0), many) - own
+        others = np.delete(np.arange(len(weights)), machine.positive)  # a difference would cancel small weights
+        rest = np.append(x[others].sum(axis=0), weights[others].sum())
         return [(C * half * own[-1], C * own), (C * half * rest[-1], -C * rest)]
 
     def part_of_rows(self) -> "Run | None":
@@ -253,9 +255,19 @@ def _rounded_up(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
+def _require_cost(cost: float) -> None:
+    """Refuse a cost of a row whose losses float64 flushes to 0, which would prove an optimum of 0, or overflow."""
+    least = float(np.finfo(float).tiny / np.finfo(float).eps)
+    if not least <= cost <= 1 / least:
+        raise InputError(
+            f"C times the mean weight is {cost:.3g}: from {least:.3g} to {1 / least:.3g} is needed; change C, or the "
+            "unit of the weights."
+        )
+
+
 def _require_both(weights: np.ndarray, classes: tuple[Any, ...], machine: Machine) -> None:
-    own = weights[machine.positive]
-    for name, weight in ((classes[machine.positive], own), ("the others", weights.sum() - own)):
+    others = np.delete(weights, machine.positive).sum()
+    for name, weight in ((classes[machine.positive], weights[machine.positive]), ("the others", others)):
         if not weight > 0:
             where = "" if machine.fold < 0 else f" outside fold {machine.fold}"
             raise InputError(f"y has no row of class {name} with a positive weight{where}: two classes are needed.")
