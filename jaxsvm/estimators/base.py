@@ -290,7 +290,7 @@ def require_finite(coef: np.ndarray, solved: Sequence[Solved]) -> None:
     numbers = [float(solution.certificate.primal) for solution in solved if solution.status not in unknown]
     numbers += [solution.bias for solution in solved]
     if not np.isfinite(numbers).all() or not np.isfinite(coef).all():
-        raise ValueError(
+        raise InputError(
             "The dual coefficients or intercepts are not finite. The input data may contain large values and need to "
             "be preprocessed."
         )
