@@ -194,6 +194,33 @@ def test_an_svm_with_constant_diagonal_is_a_ball():
         jaxsvm.ball(jaxsvm.fit(varying, FrankWolfe(tol=1e-2)), varying)
 
 
+def test_a_subset_is_named_by_indices_or_by_a_mask():
+    """A mask was taken for the indices 0 and 1, fractions were rounded, and indices beyond the end were no error."""
+    here = jaxsvm.meb_problem(jaxsvm.gram(Linear(), [[0.0, 0.0], [1.0, 0.0], [5.0, 5.0], [-3.0, 2.0]]))
+    assert jaxsvm.is_coreset(here, np.ones(4, bool), 1e-2)
+    assert jaxsvm.is_coreset(here, [2, 3, 3], 1e-2) and jaxsvm.is_coreset(here, np.arange(4) >= 2, 1e-2)
+    assert not jaxsvm.is_coreset(here, np.arange(4) < 2, 1e-2)
+    for subset in ([2, 3, 4], [-1, 2], [2.9, 3.9], [2.0, 3.0], np.zeros(4, bool), np.ones(3, bool), [], [[2, 3]], "23"):
+        with pytest.raises(jaxsvm.InputError, match="subset"):
+            jaxsvm.is_coreset(here, subset, 0.5)
+    for eps in (0.0, np.nan, "1"):
+        with pytest.raises(jaxsvm.InputError, match="eps"):
+            jaxsvm.is_coreset(here, [2, 3], eps)
+    with pytest.raises(jaxsvm.InputError, match="subset"):
+        jaxsvm.is_coreset(here.weighted([1, 1, 0, 0]), [2, 3], 0.5)
+
+
+def test_a_ball_of_an_svm_needs_no_second_class():
+    """Indices of a single class, judged by the exact ball of their columns of Kt."""
+    y = data()[1]
+    Kt, inside = oracle.kt_matrix(np.asarray(gram().K), y, 2.0), np.flatnonzero(y > 0)
+    weights, radius_squared = oracle.solve_meb(Kt[np.ix_(inside, inside)])
+    centre = np.zeros(len(y))
+    centre[inside] = weights
+    reach = np.sqrt((np.diag(Kt) - 2 * Kt @ centre + centre @ Kt @ centre).max() / radius_squared) - 1
+    assert jaxsvm.is_coreset(svm(), inside, 1.001 * reach) and not jaxsvm.is_coreset(svm(), inside, 0.999 * reach)
+
+
 def test_a_ball_of_many_points():
     """From 4,096 points on drivers prove squared-hinge and box fits by the sums that steps carry: a ball has none."""
     x = np.random.default_rng(0).normal(size=(4100, 2))

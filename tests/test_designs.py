@@ -14,6 +14,7 @@ import jaxsvm
 from jaxsvm import designs, relational
 from jaxsvm.designs import descent, run
 from jaxsvm.designs import measured as numbers
+from jaxsvm.designs.features import applied
 from jaxsvm.designs.losses import Spread
 from jaxsvm.designs.places import arrays, files
 from jaxsvm.errors import ConvergenceWarning, DataError, InputError
@@ -424,6 +425,18 @@ def test_a_design_of_a_user_and_features_of_features():
     )
     np.testing.assert_allclose(got.coef, wanted.coef, atol=1e-9)
     assert (got.predict(x) == y).mean() > 0.7
+
+
+def test_fourier_features_need_no_rows():
+    """Landmarks are rows; random frequencies are as many as asked for, and approximate the kernel so well."""
+    x, y, _ = data(120)
+    for options in ({}, {"rows": 50}):
+        features = designs.fourier(designs.from_arrays(x, y), RBF(0.5), 1000, **options)
+        z = applied(features.features, x)
+        assert features.d == z.shape[1] == 1000
+        exact = np.exp(-0.5 * ((x[:, None].astype(float) - x[None]) ** 2).sum(axis=2))
+        assert np.abs(z @ z.T - exact).max() <= 0.25
+    assert designs.nystroem(designs.from_arrays(x, y), RBF(0.5), 1000).d <= 120
 
 
 def test_an_interruption_ends_a_fit_and_an_error_passes():

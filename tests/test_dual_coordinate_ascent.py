@@ -1,9 +1,12 @@
 """Dual coordinate ascent: what a step does, the order of the visits, what it refuses."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from samples import N, hinge
 
 import jaxsvm
@@ -33,16 +36,21 @@ def test_sdca_raises_the_dual_and_stays_in_the_box(order):
     assert int(state.counters.toward) == int((np.diff(np.vstack([np.zeros(N), a]), axis=0) != 0).any(axis=1).sum())
 
 
-def test_a_permuted_epoch_visits_everyone_once():
-    here, solver = hinge(), SDCA()
-    visited = []
-    visits = solver.init(here, jax.random.key(1)).visits
-    following = jax.jit(lambda visits, t: visits.following(t, "permuted"))
-    for t in range(2 * N):
-        visits, i = following(visits, jnp.asarray(t))
-        visited.append(int(i))
-    assert sorted(visited[:N]) == sorted(visited[N:]) == list(range(N))
-    assert visited[:N] != visited[N:]
+@pytest.mark.parametrize("solver", [SDCA(), jaxsvm.Perceptron(10)], ids=["sdca", "perceptron"])
+def test_an_epoch_visits_everyone_present_once(solver):
+    """Absent samples, as in a fold or a pair of classes, take no step."""
+    present = np.flatnonzero(np.arange(N) % 4 == 0)
+    here = hinge().weighted(np.isin(np.arange(N), present) * 1.0)
+    start, m = solver.init(here, jax.random.key(1)).visits, len(present)
+
+    @functools.partial(jax.jit, static_argnames="order")
+    def visited(visits, order):
+        return lax.scan(lambda visits, t: visits.following(t, order), visits, jnp.arange(8 * m))[1].reshape(8, m)
+
+    epochs, draws = np.asarray(visited(start, "permuted")), np.asarray(visited(start, "random"))
+    assert (np.sort(epochs) == present).all()
+    assert len({tuple(epoch) for epoch in epochs}) == 8
+    assert set(draws.ravel().tolist()) == set(present.tolist())
 
 
 @pytest.mark.parametrize(

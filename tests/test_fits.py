@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 import time
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,8 @@ from samples import data, exact, gram, svm
 import jaxsvm
 from jaxsvm import FrankWolfe, InputError, Status, polished, sampled
 from jaxsvm.kernels import RBF, Precomputed
-from jaxsvm.results.status import StatusCode
+from jaxsvm.results.fit import Counters, bit_of
+from jaxsvm.results.status import StatusCode, advice
 
 
 def test_no_bias():
@@ -119,6 +121,30 @@ def test_below_the_floor_of_float32_is_stalled_not_converged():
         jaxsvm.check(dataclasses.replace(fit, status=StatusCode(np.int32(Status.MAX_STEPS))))
 
 
+@pytest.mark.parametrize(
+    ("solver", "named"),
+    [
+        (lambda: sampled(FrankWolfe(max_steps=20, tol=1e-6)), "sampled(FrankWolfe(max_steps=...))"),
+        (lambda: polished(sampled(FrankWolfe(max_steps=20, tol=1e-6))), "polished(sampled(FrankWolfe(max_steps=...)))"),
+        (lambda: jaxsvm.StochasticBatchPerceptron(20), "StochasticBatchPerceptron(steps=...)"),
+        (lambda: jaxsvm.Pegasos(20), "Pegasos(steps=...)"),
+        (lambda: jaxsvm.BallSGD(1.0, 20), "BallSGD(steps=...)"),
+        (lambda: jaxsvm.Perceptron(20), "Perceptron(steps=...)"),
+        (lambda: jaxsvm.EquivalentHinge(jaxsvm.SMO(), max_steps=20), "EquivalentHinge(SMO(), max_steps=...)"),
+    ],
+)
+def test_advice_names_fields_that_exist(solver, named):
+    """Of every configuration that says how to take more steps: it is made as written, but for its numbers."""
+    counters = Counters.zero()._replace(solvers=bit_of(solver()))
+    text = advice(Status.MAX_STEPS, dataclasses.replace(jaxsvm.fit(svm(), FrankWolfe()), counters=counters))
+    assert f"`fit(problem, {named})`" in text
+    made = eval(
+        named.replace("BallSGD(", "BallSGD(1.0, ").replace("...", "9"),
+        {name: getattr(jaxsvm, name) for name in jaxsvm.__all__},
+    )  # noqa: S307
+    assert int(made.max_steps) == 9
+
+
 def test_sampled_stop_without_final_check_never_says_converged_falsely():
     solver = sampled(FrankWolfe(variant="away", tol=1e-3, stop="paper"), r=5, tries=1, final_check="none")
     with pytest.warns(jaxsvm.ConvergenceWarning, match="UNCERTIFIED"):
@@ -127,6 +153,20 @@ def test_sampled_stop_without_final_check_never_says_converged_falsely():
     with pytest.raises(jaxsvm.ConvergenceError, match="UNCERTIFIED, relative gap"):
         jaxsvm.check(fit)
     assert float(fit.certificate.dual) <= exact(100.0).optimum <= float(fit.certificate.primal)
+
+
+def test_sampled_draws_present_samples_alone():
+    """With nineteen absent samples for each of 60 it ends no sooner than for these alone; it stores nothing."""
+    x, y = data()
+    more = np.random.default_rng(0).normal(size=(19 * len(y), x.shape[1]))
+    apart = jaxsvm.gram(RBF(gamma=0.5), np.concatenate([x, more]))
+    here = jaxsvm.svm_problem(apart, np.resize(y, apart.n), 2.0, sample_weight=np.arange(apart.n) < len(y))
+    solver = sampled(FrankWolfe("away", tol=1e-3, stop="paper"), tries=1, final_check="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)  # the rule asked for proves no gap
+        fit = jaxsvm.fit(here, solver)
+    assert float(fit.certificate.relative_gap) <= 0.02  # for these alone .0078
+    assert not solver.stores(here)
 
 
 # --- drivers

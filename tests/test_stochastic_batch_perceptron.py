@@ -482,6 +482,55 @@ def test_filled_batches_are_certified_too(bias):
         assert float(fit.certificate.relative_gap) < 1.5
 
 
+@pytest.mark.parametrize("bias", ["none", "free"])
+def test_a_batch_of_all_samples_solves_the_problem(bias):
+    """What fills a batch up is an eps-supergradient: p on all samples would maximise the mean response, for any nu."""
+    nu = 0.005
+    _, water = run(StochasticBatchPerceptron(batch=N, fill=True, average="linear"), 2000, nu, bias, lanes=3)
+    assert water.level.max() <= exact(nu, bias).level * (1 + 1e-9)
+    assert water.level.min() >= 0.97 * exact(nu, bias).level
+
+
+def test_a_callback_costs_no_w_and_changes_no_end():
+    """The best w and the best p are kept apart; a level that a callback saw is reached by the fit."""
+    solver, seen = StochasticBatchPerceptron(steps=1000, tol=0.2, check_every=50), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+        alone, fit = jaxsvm.fit(problem(), solver), jaxsvm.fit(problem(), solver, callback=seen.append)
+    assert int(alone.steps) == int(fit.steps)
+    for one in (alone, *seen):
+        assert float(fit.certificate.dual) >= float(one.certificate.dual)
+        assert float(fit.certificate.primal) <= float(one.certificate.primal)
+    _, y, K = data()
+    coefficients = np.asarray(fit.dual_coef) * float(fit.certificate.dual)
+    level = truth.level_by_newton(y * (K @ coefficients), N * NU)
+    assert level == pytest.approx(float(fit.certificate.dual), rel=1e-6)
+    assert truth.slack_bound(K, y, NU, np.asarray(fit.alpha)) == pytest.approx(float(fit.certificate.primal), rel=1e-6)
+
+
+def test_a_callback_sees_the_current_w_of_many_samples():
+    """Above 2,048 samples too, where a certificate costs more than a chunk: held-out margins are those of its steps."""
+    n = 2100
+    x, y = jaxsvm.datasets.two_gaussians(jax.random.key(0), n, 2)
+    x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)
+    held, seen = np.arange(n) % 5 == 0, []
+    here = slack_problem(jaxsvm.gram(RBF(0.5), x), y, 0.05, bias="none", sample_weight=~held * 1.0)
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        jaxsvm.fit(here, StochasticBatchPerceptron(steps=600, tol=1e-6), callback=seen.append)
+    assert [int(fit.steps) for fit in seen] == [100, 200, 300, 400, 500, 600]
+    K = np.exp(-0.5 * ((x[:, None].astype(float) - x[None]) ** 2).sum(axis=2))
+    levels = []
+    for fit in seen:
+        assert fit.kernel_evaluations == n * int(fit.steps)
+        w, level = np.asarray(fit.dual_coef, float), float(fit.certificate.dual)
+        margins = y * (K @ w)
+        np.testing.assert_allclose(np.asarray(fit.margins), margins, atol=2e-3)
+        unit = margins / np.sqrt(max(w @ K @ w, level**-2))
+        levels.append(truth.level_by_newton(unit[~held], 0.05 * (~held).sum()))
+        assert 0 < level <= levels[-1] * (1 + 1e-6)
+    assert levels[-1] > levels[0]
+
+
 @pytest.mark.slow
 def test_weights_are_duplicates():
     _, y, K = data()

@@ -309,9 +309,33 @@ def test_large_floors_agree_between_the_methods(n):
             assert abs(float(y @ np.asarray(water.p))) <= 1e-12
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_infinite_responses_stay_dry_in_any_float(method, dtype):
+    """By hand: [0, 1] with 2 of water stand at 1.5; with a bias of -1/2 [0] and [-1] are level, and 1 reaches 0."""
+    for wrap in (lambda function: function, functools.partial(jax.jit, static_argnames="method")):
+        water = wrap(water_level)(jnp.asarray([0, np.inf, 1], dtype), 2.0, method=method)
+        assert float(water.level) == 1.5 and water.p.tolist() == [0.5, 0, 0.5] and water.level.dtype == jnp.float32
+        if method in BIAS_METHODS:
+            c, y = jnp.asarray([0, np.inf, -1, 2], dtype), jnp.asarray([1, 1, -1, -1])
+            water = wrap(water_level_with_bias)(c, y, 1.0, method=method)
+            np.testing.assert_allclose([water.level, water.bias], [0, -0.5], atol=1e-6)
+            assert water.p.tolist() == [0.5, 0, 0.5, 0]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: water_level([1.0, 2.0 + 1j], 1.0), "c has dtype complex128"),
+        (lambda: water_level(["a", "b"], 1.0), "c has dtype"),
+        (lambda: water_level([1.0, 2.0], 1j), "volume has dtype complex128"),
+        (lambda: water_level([1.0, 2.0], 1.0, weight=[1j, 1.0]), "weight has dtype complex128"),
+        (lambda: water_level([1.0, 2.0], 1.0, weight=[np.inf, 1.0]), "weight has 1 value"),
+        (lambda: water_level([1.0, 2.0], np.inf), "volume is inf"),
+        (lambda: water_level([1.0, np.nan], 1.0), "c holds NaN"),
+        (lambda: water_level([1.0, -np.inf], 1.0), "c holds NaN"),
+        (lambda: water_level([np.inf, np.inf], 1.0), "c holds NaN"),
+        (lambda: water_level_with_bias([1.0, np.inf], [1.0, -1.0], 1.0), "y has no sample of class -1"),
         (lambda: water_level([1.0, 2.0], -1.0), "volume is -1.0"),
         (lambda: water_level([1.0, 2.0], float("nan")), "volume is nan"),
         (lambda: water_level([1.0, 2.0], [1.0, 2.0]), "volume has shape"),

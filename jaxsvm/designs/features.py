@@ -236,5 +236,6 @@ def _of_kernel(
     key = jax.random.key(key) if isinstance(key, int) else key
     with jax.enable_x64(True):
         x = jnp.asarray(np.asarray(sample.x, np.float64))
-        low = low_rank_gram(kernel, x, min(rank, len(sample.weight)), method, landmarks, x.dtype, key)
+        rank = rank if method == "fourier" else min(rank, len(sample.weight))  # landmarks are rows
+        low = low_rank_gram(kernel, x, rank, method, landmarks, x.dtype, key)
         return FeatureDesign(design, jax.tree.map(np.asarray, low.features), low.rank)

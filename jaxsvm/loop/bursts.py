@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.loop.carried_certificate import carried_program, proved_by_sums, proves_by_sums
+from jaxsvm.loop.carried_certificate import carried_program, level_program, proved_by_sums, proves_by_sums
 from jaxsvm.loop.interruption import Session, unless
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.prepare import with_earlier_steps, with_steps_since_polish
@@ -34,6 +34,7 @@ from jaxsvm.loop.round import (
 )
 from jaxsvm.numerics.precision import like, widened
 from jaxsvm.problems.contract import Problem
+from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.contract import Solver
@@ -63,7 +64,7 @@ def run(
     Returns:
         The progress and its successor. The status is RUNNING only if there is a successor.
     """
-    chunks, evaluations_shown, certifiable, told_to_stop = 1, None, False, False
+    chunks, evaluations_shown, certifiable, told_to_stop, shown = 1, None, False, False, None
     running = int(progress.status) == Status.RUNNING and not session.stop.seen
     while running:
         try:
@@ -80,7 +81,7 @@ def run(
                 progress = proved_by_sums(problem, solver, progress)  # in case of a stop during the product
                 progress = _certified(problem, solver, progress, provisional, session.over)
             elif session.callback is not None and _worth_showing(problem, progress, evaluations_shown):
-                progress = _certified_in_passing(problem, solver, progress, provisional, session.over)
+                progress, certifies = _certified_in_passing(problem, solver, progress, provisional, session.over), True
                 evaluations_shown = None if _abandoned(progress) else progress.state.counters.total
             if _abandoned(progress):
                 break
@@ -91,7 +92,8 @@ def run(
                 if following is not None:
                     return progress, following
             if session.callback is not None:  # then each burst is one chunk
-                told_to_stop = session.callback(with_steps_since_polish(finish(solver, progress), progress)) is True
+                shown = _shown(problem, solver, progress, None if certifies else shown)
+                told_to_stop = session.callback(shown) is True
             else:
                 used = (int(steps_taken(progress)) - steps) // solver.check_every
                 chunks = next_burst(chunks, used, seconds)
@@ -186,13 +188,24 @@ def _certified(
 def _certified_in_passing(
     problem: Problem, solver: Solver, progress: Progress, provisional: bool, until: Callable[[], bool]
 ) -> Progress:
-    """Certify the current point for a callback, without an influence on the steps that follow."""
+    """Certify the current point for a callback, without an influence on the steps that follow or on their end."""
     certified = progress._replace(stalled=jnp.zeros_like(progress.stalled))
     certified = _certified(problem, solver, certified, provisional, until)
-    if int(certified.status) != Status.RUNNING:
-        return certified
     # The program took over a large state: continue from the state that it returned.
     return progress._replace(best=certified.best, state=certified.state if solver.large_state else progress.state)
+
+
+def _shown(problem: Problem, solver: Solver, progress: Progress, before: Fit | None) -> Fit:
+    """Return the fit that a callback sees: the best certified point if `before` is None, as after a certificate.
+
+    Between certificates a w whose responses are carried along is certified by these; else it is the fit `before`, whose
+    counters are those of its point.
+    """
+    if before is not None:
+        if not (solver.carries_sums and problem.kind == "slack" and problem.gram.definite):
+            return before
+        progress = progress._replace(best=level_program(problem, solver, progress))
+    return with_steps_since_polish(finish(solver, progress), progress)
 
 
 def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int | None) -> bool:

@@ -15,6 +15,7 @@ from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import Progress, steps_taken
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem, Restrictable
+from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.results.fit import Answer
 from jaxsvm.results.judge import in_dtype, judged
 from jaxsvm.runtime.programs import Program
@@ -69,6 +70,31 @@ def carried_program(problem: Restrictable, solver: Solver, progress: Progress) -
     current = certified_by_sums(problem, point, s, steps_taken(progress) - progress.refreshed)
     better = current.certificate.relative_gap < progress.best.certificate.relative_gap
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), current, progress.best)
+
+
+@Program
+def level_program(problem: SlackProblem, solver: Solver, progress: Progress) -> Answer:
+    """Return the current w of a slack problem, certified by carried responses, with the best bound known.
+
+    The margins shown are those of the responses; the level is lower by all that rounding may have added.
+    """
+    point, s = solver.dual_point(problem, progress.state)
+    steps = steps_taken(progress) - progress.refreshed
+
+    @in_double
+    def assess(problem: SlackProblem, a: Array, c: Array, best: Answer, steps: Any) -> Answer:
+        wide = widened(problem)
+        a, c, p = (part.astype(wide.dtype) for part in (jnp.maximum(a, 0), c, best.alpha))
+        off = off_by(problem, a, problem.radius, steps).astype(wide.dtype)
+        length = jnp.sqrt(jnp.maximum(a @ c + off * a.sum(), 1))
+        rows = jnp.stack([(c - off) / length, jnp.full_like(c, wide.radius**2)])  # p'Qp is not needed, nor known here
+        found = wide.certified(jnp.stack([a / length, p]), rows, problem.dtype)
+        primal, dual = best.certificate.primal.astype(wide.dtype), found.certificate.dual
+        bounds = judged(primal, dual, primal - dual, dual, rounding=0)
+        found = found._replace(margins=found.margins + off / length / found.R, certificate=bounds)
+        return in_dtype(found, problem.dtype)
+
+    return assess(problem, point[0], s[0], progress.best, steps)
 
 
 def proves_by_sums(problem: Problem, solver: Solver) -> bool:

@@ -21,7 +21,7 @@ from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Answer, Certificate, Fit, bit_of
-from jaxsvm.results.judge import in_dtype, refused, verdict
+from jaxsvm.results.judge import better_answer, in_dtype, refused, verdict
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import fori_loop, once, while_loop
 from jaxsvm.solvers.contract import CERTIFIED_GAP, Solver, stop_excess
@@ -192,14 +192,18 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
     state, point, excess, R, sound, indefinite = assess(problem, solver, progress.state, polishes, may_end)
     gap, best_gap = point.certificate.relative_gap, progress.best.certificate.relative_gap
     better = sound & (~(gap > best_gap) | (excess <= 1))
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), point, progress.best)
+    if solver.finds_both:
+        best = better_answer(point, progress.best, better, problem.kind == "slack")
+    known = (best if solver.finds_both and problem.gram.definite else point).certificate
 
     # Progress is a lower R by more than rounding, or a gap that still shrinks.
     rounding = 4 * jnp.finfo(R.dtype).eps * jnp.abs(R)
     advanced = (progress.lowest - rounding > R) | (gap < 0.99 * best_gap)
     stalled = jnp.where(advanced, 0, progress.stalled + 1)
     status = jnp.asarray(Status.RUNNING, jnp.int32)
-    ended = unconfirmed | (gap <= solver.tol if solver.stop == CERTIFIED_GAP else excess <= 1)
-    judged = verdict(point.certificate, solver.tol, finite=sound, definite=~indefinite, otherwise=Status.UNCERTIFIED)
+    ended = unconfirmed | (known.relative_gap <= solver.tol if solver.stop == CERTIFIED_GAP else excess <= 1)
+    judged = verdict(known, solver.tol, finite=sound, definite=~indefinite, otherwise=Status.UNCERTIFIED)
     full = solver.full(problem, progress.state)
     for condition, code in reversed(
         (  # the first that holds decides
@@ -214,7 +218,6 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
         )
     ):
         status = jnp.where(condition, code, status)
-    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), point, progress.best)
     # What was certified before the curvature showed proves nothing either.
     best = best._replace(certificate=refused(best.certificate, indefinite))
     return progress._replace(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_part
@@ -18,6 +19,7 @@ from jaxsvm.problems.forms import furthest
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.arrays import in_a_line, transfers
+from jaxsvm.runtime.checks import require_positive
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
@@ -89,7 +91,7 @@ def is_coreset(
 
     Args:
         problem: From `meb_problem`, or from `svm_problem` if the diagonal of `Kt` is constant.
-        subset: Indices of the subset, `(q,)`.
+        subset: Indices of the subset, `(q,)`, from 0 to n - 1; or which samples it has, booleans `(n,)`.
         eps: The inflation, > 0.
         tol: Relative gap to which the subset's ball is computed.
         solver: Solver of the subset's ball; None takes second-order pairs.
@@ -98,14 +100,16 @@ def is_coreset(
         True only if it is certain: the covering radius is taken from above, the subset's from below.
 
     Raises:
-        InputError: On an empty subset, or eps <= 0.
+        InputError: On a subset that is empty or holds anything but indices, or eps <= 0.
     """
-    indices = np.unique(np.asarray(subset, dtype=int))
-    if indices.size == 0 or not eps > 0:
-        raise InputError(f"subset has {indices.size} indices and eps is {eps}: at least one, and eps > 0, are needed.")
     require_part("problem", problem, "enclosing", BALLS)
     problem.require_ball()
-    inside = problem.weighted(np.isin(np.arange(problem.n), indices).astype(float))
+    require_positive("eps", eps)
+    kept = _members(subset, np.asarray(problem.present))
+    if isinstance(problem, BallProblem):
+        inside: Any = problem.weighted(kept.astype(float))
+    else:  # a ball needs no second class
+        inside = dataclasses.replace(problem, weight=jnp.where(kept, problem.weights, 0))
     with watching() as stop:
         fitted = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
     stop.check()  # neither True nor False is known
@@ -113,3 +117,23 @@ def is_coreset(
     _, lower, _ = inside.enclosing(fitted)
     certain = np.isfinite(np.asarray(fitted.certificate.relative_gap))
     return bool(certain & (jnp.sqrt(reach) <= (1 + eps) * jnp.sqrt(jnp.maximum(lower, 0))))
+
+
+def _members(subset: ArrayLike, present: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """Return which samples a subset has, of those present; refuse what is neither indices nor booleans."""
+    n, given = len(present), np.asarray(subset)
+    if given.dtype == bool and given.shape == (n,):
+        given = np.flatnonzero(given)
+    is_whole = given.ndim == 1 and given.size > 0 and given.dtype.kind in "iu"
+    if not (is_whole and given.min() >= 0 and given.max() < n and present[given].any()):
+        raise InputError(
+            f"subset is {_shown(subset)}: indices from 0 to {n - 1}, or {n} booleans, are needed, with a sample of "
+            "positive weight."
+        )
+    return present & np.isin(np.arange(n), given)
+
+
+def _shown(subset: ArrayLike) -> str:
+    values = np.ravel(np.asarray(subset))
+    more = f", ... ({values.size} values)" if values.size > 5 else ""
+    return f"{np.asarray(subset).dtype} of shape {np.shape(subset)}: {', '.join(map(str, values[:5].tolist()))}{more}"

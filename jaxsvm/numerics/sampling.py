@@ -1,4 +1,6 @@
-"""Draw samples at random: balanced between two classes, or in proportion to weights."""
+"""Draw samples at random: uniformly, balanced between two classes, or in proportion to weights."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +8,35 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics.masks import some
+
+
+class Present(NamedTuple):
+    """The samples that may be drawn uniformly: those present, which come first in an order of all.
+
+    Attributes:
+        order: All samples, `(n,)` int32.
+        number: How many are present, int32 `()`.
+    """
+
+    order: Int[Array, " n"]
+    number: Int[Array, ""]
+
+    @staticmethod
+    def of(mask: Bool[Array, " n"] | None, n: int) -> "Present":
+        """Return the n samples, or those of a mask, in their order."""
+        if mask is None:
+            return Present(jnp.arange(n, dtype=jnp.int32), jnp.asarray(n, jnp.int32))
+        return Present(jnp.argsort(~mask, stable=True).astype(jnp.int32), mask.sum(dtype=jnp.int32))
+
+    def drawn(self, key: Array, size: int) -> Int[Array, " size"]:
+        """Draw with replacement."""
+        return self.order[jax.random.randint(key, (size,), 0, jnp.maximum(self.number, 1), jnp.int32)]
+
+    def shuffled(self, key: Array) -> "Present":
+        """Return the samples with those present in a random order."""
+        noise = jax.random.uniform(key, self.order.shape, jnp.float32)
+        places = jnp.arange(len(self.order), dtype=jnp.int32)
+        return self._replace(order=self.order[jnp.argsort(jnp.where(places < self.number, noise, 2))])
 
 
 def balanced_draw(

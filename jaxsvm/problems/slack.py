@@ -34,6 +34,7 @@ from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.arrays import Number, computed, in_a_line, on_device, owned, transfers
+from jaxsvm.runtime.checks import require_positive
 
 
 @jax.tree_util.register_dataclass
@@ -211,8 +212,11 @@ def slack_problem(
 def _at(problem: P, nu: Any) -> P:
     if np.shape(nu) != ():
         raise InputError(f"nu has shape {np.shape(nu)}: one number is needed (use `solve_path` for many).")
-    if is_concrete(nu) and not (np.isfinite(float(nu)) and float(nu) >= 0):
-        raise InputError(f"nu is {float(nu)}: a finite number, not negative, is needed.")
+    if is_concrete(nu):
+        require_positive("nu", nu, or_zero=True)
+        held = float(jnp.finfo(problem.dtype).max)
+        if float(nu) > held:
+            raise InputError(f"nu is {float(nu)}, which {problem.dtype} cannot hold: at most {held:.3g} is needed.")
     problem = dataclasses.replace(problem, nu=owned(nu, problem.dtype))
     if is_concrete(nu):
         return problem

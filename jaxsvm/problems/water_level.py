@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import bisected
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
@@ -54,7 +54,7 @@ def water_level(
     """Return the largest `min_i (c_i + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume`.
 
     Args:
-        c: Responses, `(n,)`.
+        c: Responses, `(n,)`; infinite ones stay dry.
         volume: V, `()`, not negative: `n nu` in the slack-constrained problem.
         weight: w, `(n,)`, not negative; 0 removes a response; None: all 1.
         method: "sort" (closed form), "newton" (a few passes, no sorting) or "bisection" (a fixed number of passes:
@@ -64,7 +64,8 @@ def water_level(
         The level, p and bias 0.
 
     Raises:
-        InputError: On an unknown method; on concrete negative or all-zero weights, or a negative volume.
+        InputError: On an unknown method or a dtype that is not real; on concrete weights that are negative, infinite or
+            all zero, a volume that is negative or infinite, or responses of NaN or -infinity.
     """
     if method not in METHODS:
         raise InputError(f"method is {method!r}: one of {', '.join(METHODS)} is needed.")
@@ -99,14 +100,19 @@ def water_level_with_bias(
         raise InputError(f"method is {method!r}: sort or bisection is needed for two basins.")
     c, w, volume = _checked(c, volume, weight)
     y = checked_signs(y, c.shape[0], c.dtype)
-    if is_concrete(y, weight):
-        require_both_classes(y, None if weight is None else w)
+    if is_concrete(c, y, weight):
+        require_both_classes(y, w)
     return _two_basins(c, y, volume, w) if method == "sort" else _two_basins_by_bisection(c, y, volume, w)
 
 
 def _checked(c: Any, volume: Any, weight: Any) -> tuple[Array, Array, Array]:
+    for name, values in (("c", c), ("volume", volume), ("weight", weight)):
+        kind = getattr(values, "dtype", None) or np.asarray(0 if values is None else values).dtype
+        if not any(jnp.issubdtype(kind, real) for real in (jnp.floating, jnp.integer, jnp.bool_)):
+            raise InputError(f"{name} has dtype {kind}: real numbers are needed.")
     c = jnp.asarray(c)
-    c = c if jnp.issubdtype(c.dtype, jnp.floating) else c.astype(jnp.result_type(float))
+    if not jnp.issubdtype(c.dtype, jnp.floating) or c.dtype.itemsize < 4:
+        c = c.astype(jnp.float32 if jnp.issubdtype(c.dtype, jnp.floating) else jnp.result_type(float))
     if c.ndim != 1 or c.shape[0] == 0:
         raise InputError(f"c has shape {c.shape}: (n,) with n >= 1 is needed (use vmap for lanes).")
     w = jnp.ones_like(c) if weight is None else jnp.asarray(weight, c.dtype)
@@ -119,9 +125,15 @@ def _checked(c: Any, volume: Any, weight: Any) -> tuple[Array, Array, Array]:
             raise InputError(f"weight holds {float(np.min(weight))}: widths must not be negative.")
         if not (np.asarray(weight) > 0).any():
             raise InputError("weight is zero everywhere: at least one response must count.")
-    if is_concrete(volume) and not float(volume) >= 0:
-        raise InputError(f"volume is {float(volume)}: it must not be negative.")
-    return c, w, jnp.asarray(volume, c.dtype)
+        require_finite("weight", weight)
+    if is_concrete(volume) and not 0 <= float(volume) < np.inf:
+        raise InputError(f"volume is {float(volume)}: a finite number, not negative, is needed.")
+    if is_concrete(c, weight):
+        counted = np.asarray(c)[np.asarray(w) > 0]
+        if not ((counted > -np.inf).all() and (counted < np.inf).any()):
+            raise InputError("c holds NaN or -infinity, or no finite value: water has no level over such a floor.")
+    w = jnp.where(c < jnp.inf, w, 0)  # no water reaches an infinite response
+    return jnp.where(c < jnp.inf, c, 0), w, jnp.asarray(volume, c.dtype)
 
 
 def _by_sorting(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:

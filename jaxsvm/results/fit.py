@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import ConvergenceError, InputError, is_concrete, require_part
-from jaxsvm.results.status import Status, StatusCode, advice, has_values
+from jaxsvm.results.status import Status, StatusCode, advice, has_values, limited
 from jaxsvm.runtime.arrays import in_a_line
 
 
@@ -63,6 +63,7 @@ def counted_by_name(solver: type) -> type:
     """Register a solver class under its unique `bit`, so that `Fit.solvers` can name it; return the class."""
     if _NAMES.setdefault(solver.bit, solver.__name__) != solver.__name__:  # pyright: ignore[reportAttributeAccessIssue]
         raise TypeError(f"{solver.__name__}.bit is that of {_NAMES[solver.bit]}.")  # pyright: ignore[reportAttributeAccessIssue]
+    limited(solver)
     return solver
 
 

@@ -72,6 +72,28 @@ def _library_of(*parts: Any) -> Any:
     return np if all(isinstance(part, (bool, int, float, np.generic, np.ndarray)) for part in parts) else jnp
 
 
+def better_answer(new: Answer, old: Answer, better: Any, level: bool) -> Answer:
+    """Return the better w of two answers with the better dual variables; one of them whole if a gap is infinite.
+
+    Args:
+        new: An answer whose w is not made of its dual variables.
+        old: Another one of the same problem.
+        better: Whether the new one is better as a whole, `()`.
+        level: Whether w has the lower value (of a slack problem: its level), not the upper one.
+    """
+    (upper, lower, gap), (primal, dual, before) = new.certificate, old.certificate
+    apart = (gap < jnp.inf) & (before < jnp.inf)
+    falls, rises = (jnp.where(apart, part, better) for part in (upper < primal, lower > dual))
+    of_w, of_dual = (rises, falls) if level else (falls, rises)
+    best: Answer = jax.tree.map(lambda a, b: jnp.where(of_w, a, b), new, old)
+    primal, dual = jnp.where(falls, upper, primal), jnp.where(rises, lower, dual)
+    rounding = 4 * jnp.finfo(dual.dtype).eps * (jnp.abs(primal) + jnp.abs(dual))
+    mixed = judged(primal, dual, primal - dual + rounding, jnp.abs(dual), rounding=0).relative_gap
+    whole = jnp.where(falls, gap, before)
+    gap = jnp.where(falls == rises, whole, jnp.minimum(mixed, jnp.minimum(gap, before)))
+    return best._replace(alpha=jnp.where(of_dual, new.alpha, old.alpha), certificate=Certificate(primal, dual, gap))
+
+
 def relative_to(certificate: Certificate, floor: Any) -> Certificate:
     """Return a certificate whose gap is relative to at least `floor`: for problems whose optimum may be 0."""
     primal, dual, _ = certificate

@@ -113,14 +113,39 @@ def has_values(tree: Any) -> bool:
     return bool(leaves) and is_concrete(leaves) and all(isinstance(leaf, arrays) for leaf in leaves)
 
 
+LIMITS: dict[str, tuple[int, str]] = {}
+"""Of each solver class its layer, and how to name a limit of its steps; of a wrapper around `solver` by `name`."""
+
+
+def limited(solver: Any) -> None:
+    """Register how a solver's class takes a larger number of steps: for `advice`, which sees names alone."""
+    if not hasattr(solver, "max_steps"):
+        return
+    made_by, own = getattr(solver, "made_by", None), vars(solver).get("max_steps")
+    field = "steps" if isinstance(getattr(solver, "max_steps", None), property) else "max_steps"
+    text = f"{solver.__name__}({field}=...)"
+    if made_by is not None:
+        text = f"{made_by}({{solver}})" if own is None else f"{made_by}({{name}}(), max_steps=...)"
+    LIMITS[solver.__name__] = getattr(solver, "layer", 0), text
+
+
+def _with_more_steps(names: list[str]) -> list[str]:
+    """Return configurations with more steps: of each solver, within the wrappers around it."""
+    texts: list[str] = []
+    for layer, text in sorted(LIMITS[name] for name in names if name in LIMITS):
+        around = [text.format(solver=inner, name=inner.partition("(")[0]) for inner in texts]
+        texts = around if layer else [*texts, text]
+    return texts
+
+
 def advice(status: Status, fit: Any = None) -> str:
     """Advise in a sentence what a user can do about a status; with a fit, or those of several values, in its terms."""
     fit = getattr(fit, "fits", fit)  # those of a path
     x64 = jax.config.read("jax_enable_x64")  # without it NumPy's float64 becomes float32
     single = fit.margins.dtype != np.float64 if hasattr(fit, "margins") else not x64
     double = "" if x64 else ' (after jax.config.update("jax_enable_x64", True))'
-    names = [name for name in getattr(fit, "solvers", ()) if name != "another"] or ["InteriorPoint"]
-    larger = " or ".join(f"`fit(problem, {name}(max_steps=...))`" for name in names)
+    names = [name for name in getattr(fit, "solvers", ()) if name in LIMITS] or ["InteriorPoint"]
+    larger = " or ".join(f"`fit(problem, {text})`" for text in _with_more_steps(names))
     larger = f"{larger}; `max_passes=` of `designs.fit`" if not hasattr(fit, "solvers") else larger
     several = np.ndim(getattr(getattr(fit, "status", None), "code", 0)) > 0
     wide = f"float64 data{double} " if single else ""

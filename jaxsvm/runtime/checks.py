@@ -12,14 +12,15 @@ from jaxsvm.errors import InputError
 MAX_INT32 = 2**31 - 1
 
 
-def require_positive(name: str, value: Any) -> None:
-    """Refuse anything but one positive finite number.
+def require_positive(name: str, value: Any, or_zero: bool = False) -> None:
+    """Refuse anything but one positive finite number, or 0 if that may be.
 
     Raises:
         InputError: The message names the argument.
     """
-    if not (_is_number(value) and 0 < float(value) < math.inf):
-        raise InputError(f"{name} is {_shown(value)}: one positive finite number is needed.")
+    if not (_is_number(value) and (0 < float(value) < math.inf or or_zero and float(value) == 0)):
+        sign = "finite number, not negative," if or_zero else "positive finite number"
+        raise InputError(f"{name} is {_shown(value)}: one {sign} is needed.")
 
 
 def require_finite_number(name: str, value: Any, least: float = 0.0) -> None:

@@ -70,6 +70,7 @@ class Solver(Generic[P]):
         knows_origin: Whether `init` also takes an `Origin`, and compiles faster with it.
         final_check: "full", or "none" if the running excess may end a fit that no certificate confirms.
         rows: Rows of a dual point: 2 where w is not made of the dual variables.
+        finds_both: Whether w and dual variables are found apart: then the best of each are kept, and starts have both.
         has_place: Whether points lie on the simplex and the solver has `place`: `polished` needs it.
         searches_vertices: Whether the solver has `wants_vertex` and `at`: `sampled` needs them.
         inside: The inner solver of a wrapper; None if there is none.
@@ -94,6 +95,7 @@ class Solver(Generic[P]):
     knows_origin: bool = False
     final_check: str = "full"
     rows: int = 1
+    finds_both: bool = False
     has_place: bool = False
     searches_vertices: bool = False
     bit: ClassVar[int]

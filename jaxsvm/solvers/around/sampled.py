@@ -12,6 +12,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.forms import Restricted, SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
@@ -91,6 +92,10 @@ class Sampled(HoldingWrapper[SimplexForm]):
     refresh_every = NEVER  # sampling avoids full products
     pads = False  # draws depend on n
 
+    def stores(self, problem: SimplexForm) -> bool:
+        """Return False: steps need few of the kernel values."""
+        return False
+
     def polish_interval(self, problem: SimplexForm) -> None:
         """Return None: the solver's polish would treat the buffer as the problem."""
 
@@ -104,7 +109,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
         """Draw samples; if they have a violator, take the solver's step on buffer and draw."""
         size, inner = self._size(problem), state.inner
         key, draw_key = jax.random.split(state.key)
-        drawn = jax.random.randint(draw_key, (self.r,), 0, problem.n, jnp.int32)
+        drawn = state.present.drawn(draw_key, self.r)
         drawn = drawn.at[0].set(jnp.where(state.first >= 0, state.first, drawn[0]))
         indices = jnp.concatenate([state.indices, drawn])
         weights = inner.alpha[:size]
@@ -116,13 +121,12 @@ class Sampled(HoldingWrapper[SimplexForm]):
             lambda: jnp.full((self.r,), jnp.inf, weights.dtype),
         )
         active, full = weights > 0, self.full(problem, state)
-        eligible = jnp.ones((self.r,), bool) if problem.mask is None else problem.mask[drawn]
-        excess = self._excess(problem, inner, drawn, jnp.where(eligible, s_drawn, jnp.inf), state.indices)
+        excess = self._excess(problem, state, drawn, s_drawn)
         failed = wanted & (excess <= state.threshold) & ~full
         failures = jnp.where(failed, state.failures + 1, jnp.where(wanted, 0, state.failures))
         frozen = failed | (state.failures >= self.tries)
 
-        view = Restricted(problem, indices, jnp.concatenate([active & full, eligible & ~full]))
+        view = Restricted(problem, indices, jnp.append(active & full, jnp.full((self.r,), ~full)))
         before = inner._replace(s=jnp.concatenate([inner.s[:size], s_drawn]))
         after = self._settle(self.solver.step(view, before), view, size)
         stepped, indices = after
@@ -205,11 +209,12 @@ class Sampled(HoldingWrapper[SimplexForm]):
         inner = self.solver.at(jnp.append(weights, empty), jnp.append(s[indices], empty), counters)
         inner, indices, none = inner._replace(R=held @ s), indices.astype(jnp.int32), jnp.zeros((), jnp.int32)
         first, threshold, was_full = jnp.asarray(-1, jnp.int32), jnp.ones((), alpha.dtype), jnp.asarray(False)
-        return SampledState(inner, indices, none, first, threshold, key, was_full, held, s)
+        present = Present.of(problem.mask, problem.n)
+        return SampledState(inner, indices, none, first, threshold, key, was_full, held, s, present)
 
-    def _excess(self, problem: SimplexForm, inner: Any, drawn: Array, s_drawn: Array, indices: Array) -> Array:
+    def _excess(self, problem: SimplexForm, state: "SampledState", drawn: Array, s_drawn: Array) -> Array:
         """Estimate the stop rule's value over its threshold from the drawn samples."""
-        R, tol = inner.R, self.solver.tol
+        inner, indices, R, tol = state.inner, state.indices, state.R, self.solver.tol
         G = 2 * (R - s_drawn.min())
         if self.solver.stop == "paper":
             return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))
@@ -226,7 +231,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
         ridge = ridges[drawn]
         C = jnp.where((ridge > 0) & ~active, 1 / jnp.where(ridge > 0, ridge, 1), 0)
         outside = jnp.where(jnp.isfinite(s_drawn), C * jnp.maximum(R - s_drawn, 0) ** 2, 0)
-        return (on_buffer + problem.n * outside.mean()) / R / tol
+        return (on_buffer + state.present.number * outside.mean()) / R / tol
 
     def _settle(self, inner: Any, view: Restricted, size: int) -> tuple[Any, Int[Array, " q"]]:
         """Move the mass that a step put on a drawn sample into the buffer: to its place, or to a free place."""
@@ -289,6 +294,7 @@ class SampledState(NamedTuple):
         was_full: Whether the buffer was full at the last refresh, `()`.
         alpha: Weights of all samples at the last refresh, `(n,)`; no step changes it.
         s: `Kt alpha`, `(n,)`.
+        present: The samples that are drawn.
     """
 
     inner: Any
@@ -300,6 +306,7 @@ class SampledState(NamedTuple):
     was_full: Bool[Array, ""]
     alpha: Float[Array, " n"]
     s: Float[Array, " n"]
+    present: Present
 
     R = property(lambda self: self.inner.R)
     gap = property(lambda self: self.inner.gap)

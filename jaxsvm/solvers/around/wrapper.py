@@ -95,6 +95,7 @@ class Wrapper(Solver[P]):
     check_every = _inner()
     refresh_every = _inner()
     rows = _inner()
+    finds_both = _inner()
     has_place = False
     searches_vertices = False
     carries_sums = False  # inner products may be those of a part of the samples

@@ -11,6 +11,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
@@ -38,7 +39,7 @@ class Perceptron(Solver[BoxForm]):
     Sources: Rosenblatt 1958; Freund and Schapire 1999 (averages, kernels).
 
     Attributes:
-        steps: Number of samples to visit, >= 0: n are a pass.
+        steps: Number of samples to visit, >= 0: as many as have a positive weight are a pass.
         margin: Largest response that is a mistake, >= 0.
         output: "last" (the current w), "average" (the mean of all), or "random" (one of all, uniformly drawn, as in the
             theory of its errors); static.
@@ -92,7 +93,7 @@ class Perceptron(Solver[BoxForm]):
         elif init is not None:
             h = jnp.maximum(weights_of(problem, init)[0], 0)
             s = problem.matvec(h)
-        visits = Visits.start(key_after(key, init), problem.n)
+        visits = Visits(key_after(key, init), Present.of(problem.mask, problem.n))
         return State(visits, h, s, h, s, before, jnp.zeros((), problem.dtype), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
@@ -37,7 +38,7 @@ class SDCA(Solver[BoxForm]):
     Attributes:
         order: "permuted" (a fresh permutation an epoch) or "random" (uniform, with replacement); static.
         tol: Relative duality gap at which to stop, > 0.
-        max_steps: Maximum number of steps, >= 0; n steps are an epoch.
+        max_steps: Maximum number of steps, >= 0; as many as there are samples of positive weight are an epoch.
         check_every: Steps in a chunk, between tests of the running gap; static.
         refresh_every: Maximum number of steps between recomputations of `s`; None: 4,000, or n if larger. Static.
 
@@ -73,7 +74,7 @@ class SDCA(Solver[BoxForm]):
                 '"regularized".'
             )
         a, s = box_start(problem, init)
-        visits = Visits.start(key_after(key, init), problem.n)
+        visits = Visits(key_after(key, init), Present.of(problem.mask, problem.n))
         return State(visits, a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
@@ -105,30 +106,25 @@ class Visits(NamedTuple):
 
     Attributes:
         key: The random key.
-        permutation: Permutation of this epoch, `(n,)` int32.
+        present: The samples, in the order of this epoch.
     """
 
     key: Array
-    permutation: Int[Array, " n"]
-
-    @staticmethod
-    def start(key: Array, n: int) -> "Visits":
-        """Return the order before the first step."""
-        return Visits(key, jnp.arange(n, dtype=jnp.int32))
+    present: Present
 
     def following(self, t: Int[Array, ""], order: str) -> tuple["Visits", Int[Array, ""]]:
         """Return the sample of step t (from 0), "random" or "permuted"."""
-        n = self.permutation.shape[0]
         if order == "random":
             key, draw_key = jax.random.split(self.key)
-            return self._replace(key=key), jax.random.randint(draw_key, (), 0, n, jnp.int32)
+            return self._replace(key=key), self.present.drawn(draw_key, 1)[0]
 
         def shuffled(visits: Visits) -> Visits:
             key, draw_key = jax.random.split(visits.key)
-            return Visits(key, jax.random.permutation(draw_key, visits.permutation))
+            return Visits(key, visits.present.shuffled(draw_key))
 
-        visits = once(t % n == 0, shuffled, self)
-        return visits, selection.entry(visits.permutation, t % n)
+        place = t % jnp.maximum(self.present.number, 1)
+        visits = once(place == 0, shuffled, self)
+        return visits, selection.entry(visits.present.order, place)
 
 
 class State(NamedTuple):

@@ -12,10 +12,10 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import SlackProblem
-from jaxsvm.problems.water_level import METHODS
+from jaxsvm.problems.water_level import METHODS, WaterLevel
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.checks import require_one_of, require_whole
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.start import Resumed, StartLike, key_after, resumed, steps_of
 
@@ -43,8 +43,9 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         steps: Maximum number of steps, >= 0: the paper's T.
         batch: Rows of a step, >= 1 (even if the bias is free: half of each class); None: the exact, deterministic
             supergradient. Static.
-        fill: Whether the lowest responses fill up a batch that is larger than the rank set (for a small nu one sample
-            of each class): their rows cost as much as repeated ones, and p is nearly as good. Static.
+        fill: Whether low responses fill up a batch that is larger than the rank set (for a small nu one sample of each
+            class), as long as p misses the level by at most `0.3 r / t` at step t, a tenth of the bound of the rate:
+            with all that a batch holds, w would maximise the mean of so many responses. Static.
         tol: Relative gap at which to stop earlier, > 0.
         average: The returned w: "uniform" (mean of the iterates, the paper's), "linear" (later iterates have larger
             weights) or "last"; static.
@@ -59,8 +60,10 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
     bit = 10
     solves = ("slack",)
+    carries_sums = True  # those of w
     long_steps = False
     rows = 2
+    finds_both = True
 
     steps: Count = 10_000
     batch: int | None = dataclasses.field(default=1, metadata={"static": True})
@@ -77,8 +80,8 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
     unroll = 1  # the rows of a step outweigh a turn, and each copy of the step takes 0.3 s to compile
 
     def __post_init__(self) -> None:
-        if self.batch is not None and self.batch < 1:
-            raise InputError(f"batch is {self.batch}: at least 1 is needed, or None for the exact supergradient.")
+        if self.batch is not None:
+            require_whole("batch", self.batch, 1)
         require_one_of("average", self.average, AVERAGES)
         if self.method not in (None, *METHODS):
             raise InputError(f"method is {self.method!r}: one of {', '.join(METHODS)} is needed, or None.")
@@ -118,7 +121,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         eta = 1 / (problem.radius * jnp.sqrt(t.astype(problem.dtype)))
         water = problem.level(state.c, self.method)
         if self.fill and self.batch is not None:
-            water = water._replace(p=_filled(problem, state.c, water.p, self.batch))
+            water = water._replace(p=_filled(problem, state.c, water, self.batch, 0.3 * problem.radius / t))
         key, draw_key = jax.random.split(state.key)
         if self.batch is None:
             g, row, rows = water.p, problem.matvec(water.p[None])[0], (water.p > 0).sum(dtype=jnp.int32)
@@ -209,18 +212,30 @@ class State(NamedTuple):
     counters: Counters
 
 
-def _filled(problem: SlackProblem, c: Float[Array, " n"], p: Float[Array, " n"], size: int) -> Float[Array, " n"]:
-    """Return p; if it has fewer than `size` samples, the uniform p on the `size` lowest responses.
+def _filled(
+    problem: SlackProblem, c: Float[Array, " n"], water: WaterLevel, size: int, eps: Float[Array, ""]
+) -> Float[Array, " n"]:
+    """Return p of the water level, or the uniform p on more of the lowest responses, at most `size` in all.
 
-    With a free bias these are half of each class.
+    It is then an eps-supergradient: `p'c + V max_i p_i / w_i` exceeds the level by at most eps. With a free bias half
+    of the samples and of the mass is in each class.
     """
-    heights = jnp.where(problem.weights > 0, c, jnp.inf)
-    classes = [problem.y > 0, problem.y < 0] if problem.free_bias else [problem.weights > 0]
-    each, lowest = max(min(size, problem.n) // len(classes), 1), jnp.zeros_like(p)
+    classes = [problem.y > 0, problem.y < 0] if problem.free_bias else [jnp.ones_like(problem.present)]
+    each, mean, highest = max(min(size, problem.n) // len(classes), 1), 0.0, 0.0
+    lowest = []
     for members in classes:
-        _, index = lax.top_k(-jnp.where(members, heights, jnp.inf), each)
-        lowest = lowest.at[index].add(jnp.where(members, problem.weights, 0)[index])
-    return jnp.where((p > 0).sum() < size, problem.feasible_point(lowest), p)
+        heights, index = lax.top_k(-jnp.where(members & problem.present, c, jnp.inf), each)
+        width = jnp.where(heights > -jnp.inf, problem.weights[index], 0)
+        mass = jnp.cumsum(width) * len(classes)
+        mean = mean + jnp.cumsum(jnp.where(width > 0, -width * heights, 0)) / mass
+        highest = jnp.maximum(highest, 1 / mass)
+        lowest.append((index, width))
+    close = mean + problem.volume * highest - water.level <= eps
+    places = jnp.arange(each, dtype=jnp.int32)
+    count, filled = jnp.where(close, places + 1, 0).max(), jnp.zeros_like(c)
+    for index, width in lowest:
+        filled = filled.at[index].add(jnp.where(places < count, width, 0))
+    return jnp.where((water.p > 0).sum() < (filled > 0).sum(), problem.feasible_point(filled), water.p)
 
 
 def rows_computed(counters: Counters, rows: Int[Array, ""], n: int) -> Counters:

@@ -18,7 +18,7 @@ from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.checks import require_one_of, require_whole
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, key_after, resumed, steps_of
@@ -67,6 +67,7 @@ class Stochastic(Solver[BoxForm]):
     solves = ("box",)
     long_steps = False
     rows = 2
+    finds_both = True
     resumes = True
     patience = NEVER  # a noisy gap may rest for a while and shrink again
 
@@ -209,8 +210,7 @@ def require_options(solver: Stochastic) -> None:
     Raises:
         InputError: The message names the option, its value and what is needed.
     """
-    if solver.batch < 1:
-        raise InputError(f"batch is {solver.batch}: at least one sample a step is needed.")
+    require_whole("batch", solver.batch, 1)
     require_one_of("average", solver.average, AVERAGES)
     require_one_of("order", solver.order, ORDERS)
     if solver.schedule is not None and not callable(solver.schedule):
