@@ -16,9 +16,12 @@ import samples
 
 import jaxsvm
 from jaxsvm import coresets, designs
+from jaxsvm.cli.report.text import complain, show
+from jaxsvm.coresets.parts.files import _signs
 from jaxsvm.coresets.parts.stream import Stream
 from jaxsvm.coresets.summary import Coreset
-from jaxsvm.errors import InputError
+from jaxsvm.datasets.shards.source import Source
+from jaxsvm.errors import DataError, InputError
 from jaxsvm.models import interchange
 from jaxsvm.runtime.files import write_whole
 
@@ -114,6 +117,46 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_pass(tm
         with pytest.raises(InputError, match="checkpoint is"):
             coresets.from_files([tmp_path / "absent.svm"], 1.0, 10, checkpoint=wrong)
     assert not passes
+
+
+@pytest.mark.parametrize("reader", ["designs", "coresets"])
+def test_a_label_that_comes_after_the_first_pass_is_refused_by_name(tmp_path, reader):
+    """In a file of the same size and time; coresets took it for the negative class."""
+    file = tmp_path / "rows.csv"
+    rows = [f"{i},{i % 2}" for i in range(60)]
+    file.write_text("a,b\n" + "\n".join(rows))
+    times = os.stat(file)
+
+    def change(*_):
+        file.write_text("a,b\n" + "\n".join([*rows[:-1], rows[-1][:-1] + "7"]))
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    with pytest.raises(DataError, match="the label 7"):
+        if reader == "designs":
+            found = designs.from_files(file, label="b")
+            change()
+            designs.fit(found, 1.0, max_passes=2)
+        else:
+            change()
+            piece = next(iter(Source((str(file),), None, "b", None, None, None).pieces()))
+            _signs(piece.label, (0, 1), None)
+
+
+def test_names_do_not_move_the_cursor(capsys):
+    """Labels and columns with terminal escape sequences, in reports and in errors."""
+    show(False, {"classes": ["a\x1b[2J", "[red]b"], "path": [{"C": 1.0, "x\x1b[1A": "y\x9b1A"}], "note": "c\rd"})
+    complain("label is \x1b]0;t\x07")
+    out, error = capsys.readouterr()
+    assert not [c for c in out + error if not c.isprintable() and c != "\n"]
+    assert r"a\x1b[2J" in out and "[red]b" in out and r"\x1b]0;t\x07" in error
+
+
+def test_partitions_that_are_none_are_refused_by_name():
+    dask = pytest.importorskip("dask")
+    from dask import delayed
+
+    with dask.config.set(scheduler="sync"), pytest.raises(InputError, match="computes to NoneType"):
+        designs.from_dask([delayed((X, Y)), delayed(print)()])
 
 
 KILLED = """

@@ -10,7 +10,7 @@ import typer
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import score_of
 from jaxsvm.cli.options import Data, Drop, IndexBase, Json, Label, listed, option
-from jaxsvm.cli.report.text import predictions, print_json, print_lines
+from jaxsvm.cli.report.text import predictions, print_json, print_lines, printable
 from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
 from jaxsvm.cli.system import check_writable, save
 from jaxsvm.errors import require
@@ -73,7 +73,7 @@ def predict(
         summary = f", {metric} unknown (DATA has other labels)"
     else:
         summary = "" if unlabelled else ", no labels in DATA"
-    typer.echo("\n".join([f"{len(labels)} points{summary}", *dataset.notes]), err=True)
+    typer.echo("\n".join(map(printable, [f"{len(labels)} points{summary}", *dataset.notes])), err=True)
 
 
 def _probabilities(model: Model, values: np.ndarray) -> np.ndarray | None:

@@ -65,7 +65,7 @@ def show(as_json: bool, report: dict[str, Any]) -> None:
 
 def _print_table(report: dict[str, Any]) -> None:
     """Print a report as text."""
-    console = _Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160)
+    console = _Console(soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else 160)
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
         if name not in ("path", "widths", "table", "note") and value is not None and value != []:
@@ -82,15 +82,18 @@ def _print_table(report: dict[str, Any]) -> None:
             table.add_row(*cells, style=None if row.get("certified", True) else "red")
         console.print(table)
     if report.get("note"):
-        console.print(report["note"])
+        console.print(printable(report["note"]))
 
 
 def path_table(rows: list[dict[str, Any]], formats: dict[str, str]) -> tuple[list[str], list[list[str]]]:
     """Return the titles and the cells of a table: the columns of `formats`, then the scores that the rows have."""
     scores = [name for name in SCORES if name not in formats and any(row.get(name) is not None for row in rows)]
     formats = formats | {name: ".4g" if name == "epsilon" else ".4f" for name in scores}
-    cells = [["" if row[name] is None else format(row[name], form) for name, form in formats.items()] for row in rows]
-    return [SCORES.get(name, name) for name in formats], cells
+    cells = [
+        ["" if row[name] is None else printable(format(row[name], form)) for name, form in formats.items()]
+        for row in rows
+    ]
+    return [printable(SCORES.get(name, name)) for name in formats], cells
 
 
 def shown(value: Any) -> str:
@@ -99,7 +102,12 @@ def shown(value: Any) -> str:
         return ", ".join(shown(part) if name == "kernel" else f"{name} {shown(part)}" for name, part in value.items())
     if isinstance(value, list):
         return ", ".join(map(shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value) or "(unnamed)"
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else printable(str(value)) or "(unnamed)"
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters written as escapes: labels and names must not move a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def print_json(report: dict[str, Any]) -> None:
@@ -112,7 +120,8 @@ def print_json(report: dict[str, Any]) -> None:
 def print_lines(lines: list[Any]) -> None:
     """Print values on stdout, one a line."""
     with reporting():
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        to_terminal = sys.stdout.isatty()
+        sys.stdout.write("".join(f"{printable(str(line)) if to_terminal else line}\n" for line in lines))
 
 
 def predictions(labels: list[Any], values: list[Any], columns: list[str]) -> str:
@@ -176,7 +185,7 @@ def _strict(value: Any) -> Any:
 
 def complain(message: str) -> None:
     """Print an error as one line on stderr."""
-    typer.echo(f"jaxsvm: error: {in_options(message)}", err=True)
+    typer.echo(f"jaxsvm: error: {printable(in_options(message))}", err=True)
 
 
 def in_options(message: str) -> str:

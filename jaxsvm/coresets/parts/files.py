@@ -24,7 +24,7 @@ from jaxsvm.datasets.layout import Piece, Place
 from jaxsvm.datasets.shards.source import Scan, Source, counted, dense, different, files_of, scan
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.checks import require_one_of, require_positive
 from jaxsvm.runtime.files import require_writable
 
 
@@ -75,6 +75,7 @@ def from_files(
         InputError: If an argument cannot be used.
     """
     _check(damaged, label, passes, mode, standardise)
+    require_positive("C", C)
     require_writable("checkpoint", checkpoint)
     source = Source(files_of(paths), features, label, zero_based, header, format)
     wanted: dict[str, Any] = {"C": float(C), "size": size, "chunk": chunk, "passes": passes, "mode": mode}
@@ -211,7 +212,11 @@ def _signs(label: Any, classes: tuple[Any, Any] | None, positive: Any) -> np.nda
     numbers = [value_of(value) for value in values] if isinstance(label, Texts) else values
     if classes is not None:
         wanted = classes[1]
-        chosen = [value == wanted for value in (values if isinstance(wanted, str) else numbers)]
+        known = values if isinstance(wanted, str) else numbers
+        new = [value for value in known if positive is None and value not in classes]
+        if new:
+            raise DataError(f"the files have the label {new[0]!r}, which they did not have in the first pass.")
+        chosen = [value == wanted for value in known]
     elif positive is not None:
         chosen = [index_of(positive, [number]) == 0 for number in numbers]
     elif all(number in (-1, 1) for number in numbers):

@@ -65,17 +65,29 @@ class DaskDesign:
         level = [dask.delayed(_sum)(part, task) for part in self.parts]
         while len(level) > 1:
             level = [dask.delayed(_added)(level[i : i + FAN]) for i in range(0, len(level), FAN)]
-        (total,) = dask.compute(level[0])
-        return total
+        return _computed(level[0])
 
     def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
         dask = require_package("dask", "from_dask")
         task = _task(function, arguments)
-        (parts,) = dask.compute([dask.delayed(_chosen)(part, task) for part in self.parts])
-        return joined(parts)
+        return joined(_computed([dask.delayed(_chosen)(part, task) for part in self.parts]))
 
 
+def _computed(tasks: Any) -> Any:
+    """Return what tasks on persisted chunks compute to; say what to do if their client is gone."""
+    try:
+        return require_package("dask", "from_dask").compute(tasks)[0]
+    except Exception as error:  # of Dask, without a class of its own
+        if not any(word in f"{type(error).__name__} {error}" for word in LOST):
+            raise
+        raise InputError(
+            "design has rows in a Dask client that is closed: make it again by `from_dask`, and keep the client open."
+        ) from error
+
+
+LOST = ("Missing dependency", "CancelledError", "another client")
+"""Words of Dask's errors about results of a client that is closed."""
 FAN = 8
 """Partial sums that one task adds."""
 
@@ -127,7 +139,7 @@ def partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
     """
     dask = require_package("dask", "from_dask")
     if isinstance(data, list):
-        return data
+        return [dask.delayed(_parts)(part) for part in data]
     if isinstance(data, tuple):
         if len(data) not in (2, 3) or not all(hasattr(part, "to_delayed") for part in data):
             raise InputError("data is a tuple: Dask arrays (x, y) or (x, y, sample_weight) are needed.")
@@ -150,6 +162,15 @@ def _classes(labels: set[Any], n: int) -> tuple[Any, ...]:
     if not 2 <= len(labels) <= max(2, n / 3):
         raise InputError(f"data has {len(labels)} labels in {n} rows: classes are needed, or `regression=True`.")
     return tuple(sorted(labels))
+
+
+def _parts(part: Any) -> Any:
+    """Return a partition that is a tuple of two or three, or refuse it."""
+    if not isinstance(part, tuple | list) or len(part) not in (2, 3):
+        raise InputError(
+            f"data has a partition that computes to {type(part).__name__}: (x, y) or (x, y, sample_weight) is needed."
+        )
+    return part
 
 
 def _of_frame(frame: Any, label: str, weight: str | None) -> tuple[Any, ...]:

@@ -90,7 +90,7 @@ class FileDesign(OfChunks):
                 raise DataError(
                     f"{', '.join(self.source.paths)}: have numbers that {x.dtype} does not hold: pass dtype=."
                 )
-            yield x, targets_of(piece) if places is None else _codes(piece.label, places)
+            yield x, targets_of(piece) if places is None else _codes(piece.label, places, ", ".join(self.source.paths))
 
 
 @transfers
@@ -157,11 +157,14 @@ def targets_of(piece: Piece) -> np.ndarray:
     return targets(np.asarray(numbers))[codes] if len(numbers) else np.zeros(0)
 
 
-def _codes(label: Any, places: dict[Any, int]) -> np.ndarray:
+def _codes(label: Any, places: dict[Any, int], where: str) -> np.ndarray:
     """Return the number of each row's class, `(k,)`; written labels are compared as numbers if the classes are."""
     values, codes = different(label)
     text = any(isinstance(known, str) for known in places)
     known = values if text or not isinstance(label, Texts) else [value_of(value) for value in values]
+    new = [value for value in known if value not in places]
+    if new:
+        raise DataError(f"{where}: has the label {new[0]!r}, which it did not have in the first pass.")
     return np.asarray([places[value] for value in known], float)[codes]
 
 
