@@ -212,7 +212,9 @@ def test_a_fit_that_is_stopped_early_is_no_worse_than_nothing(loss, engine):
             assert fit.certificate.primal * (1 + 1e-9) >= F
 
 
-def test_systems_of_counts_are_those_of_the_materialised_rows():
+@pytest.mark.parametrize("largest", [1000, 0])
+def test_systems_of_counts_are_those_of_the_materialised_rows(monkeypatch, largest):
+    monkeypatch.setattr("jaxsvm.relational.gradient.weighted_squares.LARGEST_SYSTEM", largest)
     join = prepared(join_of(HUB, n=12), "max", True)
     x, _, rows = join.materialise()
     squares, rng = JoinedSquares(join.blocks, rows), np.random.default_rng(0)
@@ -221,6 +223,18 @@ def test_systems_of_counts_are_those_of_the_materialised_rows():
     np.testing.assert_allclose(squares.transposed(s), x.T @ s, rtol=0, atol=1e-9)
     want = np.linalg.solve(0.3 * np.eye(join.d) + (x.T * s) @ x, b)
     np.testing.assert_allclose(squares.system(s, 0.3)(b), want, rtol=0, atol=1e-9)
+
+
+def test_two_large_categories_are_solved_by_products_with_their_rows():
+    """Two categories of 1,100 levels: no dense system of that order is formed."""
+    rng, n, many = np.random.default_rng(0), 3000, 1100
+    a, b, w = rng.integers(0, many, n), rng.integers(0, many, n), rng.normal(size=many)
+    f = {"a": a.astype(str), "b": b.astype(str), "y": np.where(w[a] + 0.3 * rng.normal(size=n) > 0, 1, -1)}
+    fit = relational.fit(relational.Join({"f": f}, ("f", "y")), C=1.0)
+    assert fit.status == jaxsvm.Status.CONVERGED and fit.steps < 30
+    x, y, _ = fit.join.materialise()
+    F = np.maximum(0, 1 - y * (x @ fit.beta)).mean() + fit.lam * fit.beta @ fit.beta
+    np.testing.assert_allclose(F, float(fit.certificate.primal), rtol=1e-9)
 
 
 def test_samples_are_uniform():

@@ -8,9 +8,9 @@ form, and its Newton steps need no ramp.
 There are three methods, on counts of any engine:
 
     bundle  the default: cutting planes with the best weights, a proximal term (`bundle.py`). Interior points if the
-            engine evaluates each row of the join and there are few, or many levels. Where planes no longer halve the
-            gap, and for the squared hinge, Newton steps, proved by the same planes, if the engine can count a smooth
-            weight (rows, grid).
+            engine evaluates each row of the join and there are few, with any number of levels. Where planes no longer
+            halve the gap, and for the squared hinge, Newton steps, proved by the same planes, if the engine can count a
+            smooth weight (rows, grid).
     steps   `beta <- beta - G / (2 lam t)`: F is 2 lam-strongly convex, so the average regret is O(d log T / (lam T));
             ten to two hundred steps, where the paper's analysis needs 10^14
     paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius

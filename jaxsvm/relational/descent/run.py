@@ -75,10 +75,8 @@ class Run:
 
     @property
     def interior(self) -> bool:
-        """Return whether to use interior points: for the hinge, on all rows, with systems of order 3000 at most."""
-        if self.squared or not self._hessian_of_all:
-            return False
-        return JoinedSquares(self.join.blocks, [np.zeros(0, int)] * len(self.join.blocks)).rest <= 3000
+        """Return whether to use interior points: for the hinge, on all rows."""
+        return self._hessian_of_all and not self.squared
 
     def counts(self, beta: np.ndarray, mode: str, guard: float = 0.0) -> PseudoGradient:
         """Count in one pass, and compute the pseudo-gradient."""

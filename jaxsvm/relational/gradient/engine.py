@@ -79,8 +79,7 @@ def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tu
         most = 2 * limit if engine == "merge" else MEASURED.auto_pairs
         small = tree.within(3, most)
         merge = None if small is None else MergeEngine(small)
-        # Planes alone, all that merged counts permit, need more turns for each of many coefficients.
-        cheap = min(MEASURED.auto_pairs, size / 4 if join.d <= 100 or size > limit else 0)
+        cheap = min(MEASURED.auto_pairs, size / 4)
         if merge is not None and (engine == "merge" or merge.pairs <= cheap):
             return merge, f"merge: sorted merges of {merge.pairs:,} pairs for {size:.3g} rows, exact"
         if engine == "merge":

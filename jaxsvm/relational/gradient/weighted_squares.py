@@ -6,9 +6,15 @@ levels of one category never occur together, so the largest category's block is 
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array  # jax depends on SciPy
+from scipy.sparse.linalg import LinearOperator, cg
+
+LARGEST_SYSTEM = 1000
+"""Order of the dense system, without the largest category, from which on conjugate gradients take over."""
 
 
 class JoinedSquares:
@@ -52,6 +58,8 @@ class JoinedSquares:
 
     def system(self, s: np.ndarray, ridge: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
         """Return the function that solves `(ridge I + X' diag(s) X) z = b` for z; `s >= 0`, `(n,)`, and `ridge > 0`."""
+        if self.rest > LARGEST_SYSTEM:
+            return self._iterated(s, ridge)
         out, diagonal = self._levels(s)
         numbers = self.place[[first for _, _, first in self.numbers]]
         chunk = 1 << 16  # rows whose numbers are gathered at a time
@@ -80,6 +88,27 @@ class JoinedSquares:
             return z[self.place]
 
         return solve
+
+    @cached_property
+    def sparse(self) -> csr_array:
+        """Return X, `(n, d)`, as a sparse matrix of a row's numbers and levels."""
+        n, k = len(self.rows[0]), len(self.numbers) + len(self.categories)
+        x, columns = np.ones((n, k)), np.empty((n, k), np.int64)
+        for at, (table, number, first) in enumerate(self.numbers):
+            x[:, at], columns[:, at] = self.blocks[table].X[self.rows[table], number], first
+        for at, (code, first, _) in enumerate(self.categories, len(self.numbers)):
+            columns[:, at] = first + code
+        return csr_array((x.ravel(), columns.ravel(), np.arange(0, n * k + 1, k)), shape=(n, self.d))
+
+    def _iterated(self, s: np.ndarray, ridge: float) -> Callable[[np.ndarray], np.ndarray]:
+        """Return that function by conjugate gradients, scaled by the diagonal: a product costs what the rows cost."""
+        X = self.sparse
+        scale = 1 / np.sqrt(ridge + (X * X).T @ s)
+        right = X * np.sqrt(s)[:, None] * scale
+        left, own = right.T.tocsr(), ridge * scale**2
+        operator: Any = LinearOperator  # whose stub lacks its arguments
+        system = operator((self.d, self.d), matvec=lambda z: own * z + left @ (right @ z), dtype=float)
+        return lambda b: scale * cg(system, scale * b, rtol=1e-10, maxiter=4000)[0]
 
     def _levels(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Sum weights per level and pair of levels, `(rest, d)`; and those of the largest category, `(d - rest,)`."""
