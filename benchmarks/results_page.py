@@ -210,12 +210,6 @@ def everyday():
     return text + table(("task", "cold, CPU s", "warm, CPU s", "found"), lines)
 
 
-def regimes():
-    text = (RESULTS / "regimes.md").read_text(encoding="utf-8")
-    reading = text.split("## Reading\n")[1].split("\n| set")[0].strip()
-    return f"## The published methods, in three regimes\n\n`benchmarks/regimes.py`; all rows are in `benchmarks/results/regimes.md`.\n\n{reading}"  # noqa: E501
-
-
 def accelerator():
     text = (RESULTS / "accelerator.txt").read_text(encoding="utf-8").strip()
     return f"""## On one GPU
@@ -237,7 +231,7 @@ every public function for both."""
 
 def page():
     parts = [HEAD.rstrip(), single_fits(), hinge_fits(), peers(), paths(), real_paths(), validation(), coresets()]
-    parts += [joins(), everyday(), regimes(), accelerator()]
+    parts += [joins(), everyday(), accelerator()]
     return "\n\n".join(parts) + "\n"
 
 
