@@ -83,7 +83,7 @@ def methods(x, y, k, variants, wanted):
 
     def recombination(found, key, m):
         if m < x.shape[1] + 5:  # nothing to keep the totals on
-            return _draw(key, found, *points, u, Plan(m, counts=(k,), tol=1e-3))[:2]
+            return _draw(key, found, *points, u, m, Plan(m, counts=(k,), tol=1e-3))[:2]
         rows, weight = recombine(key, found, *points, u, m)
         short = (0, m - len(rows))  # one shape for all draws
         return np.pad(rows, short, constant_values=n), np.pad(weight, short)
@@ -93,8 +93,8 @@ def methods(x, y, k, variants, wanted):
 
         def draw_of(found, key, m):
             if sampler == "mixture" and m < MEASURED.points_per_feature_for_one_draw * x.shape[1]:
-                return _choose(key, found, *points, u, 1.0, plan._replace(m=m))[:2]
-            return _draw(key, found, *points, u, plan._replace(m=m))[:2]
+                return _choose(key, found, *points, u, 1.0, m, plan._replace(m=m))[:2]
+            return _draw(key, found, *points, u, m, plan._replace(m=m))[:2]
 
         return (sampler == "independent", plan.bound), lambda key: _propose(key, *points, u, 1.0, plan), draw_of
 

@@ -325,3 +325,22 @@ def test_a_process_that_is_killed_five_times_ends_with_the_same_coreset(tmp_path
     assert same(whole, resumed) and same(whole, clean)
     assert resumed.info["damaged"] == whole.info["damaged"] == 600 and clean.info["damaged"] == 0
     assert resumed.info["n"] == 5400 and "bad.svm, line 10: " in resumed.info["damaged_lines"][0]
+
+
+@pytest.mark.parametrize(
+    ("positive", "said"), [("Yes", "no row has the label 'Yes'"), ("yes", None), (None, "are not")]
+)
+def test_one_pass_over_one_class_is_refused(tmp_path, positive, said):
+    (tmp_path / "a.csv").write_text("x,kind\n" + "".join(f"{i},{'yes' if i % 3 else 'no'}\n" for i in range(40)))
+    if said is None:
+        assert coresets.from_files(tmp_path / "a.csv", 1.0, 24, passes=1, positive=positive).info["n"] == 40
+        (tmp_path / "a.csv").write_text("x,kind\n" + "".join(f"{i},yes\n" for i in range(40)))
+        said = "every row has the label 'yes'"
+    with pytest.raises(InputError, match=said):
+        coresets.from_files(tmp_path / "a.csv", 1.0, 24, passes=1, positive=positive)
+
+
+def test_a_file_that_is_no_coreset_is_named_so(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match="not a whole npz file of a coreset"):
+        coresets.load_coreset(tmp_path / "a.parquet")

@@ -156,3 +156,26 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, monkeypatch):
             assert same(whole[mode], run(str(tmp_path / mode), mode))
             assert (tmp_path / mode).exists()
         assert before - set(client.run(os.getpid).values())  # some died, by their own process ids
+
+
+def test_changes_of_points_that_are_none_are_refused():
+    x, y = points(60)
+    dynamic = coresets.DynamicCoreset(1.0, 24)
+    ids = dynamic.insert(x, y)
+    wrong = [
+        lambda: dynamic.relabel(ids[:4], [1, -1, 1]), lambda: dynamic.reweight(ids[:4], [1.0, 2.0]),
+        lambda: dynamic.relabel(ids[:1], ["a"]), lambda: dynamic.delete([True]), lambda: dynamic.delete([0.0]),
+        lambda: dynamic.delete([ids[:2]]), lambda: dynamic.delete(["0"]), lambda: dynamic.delete([99]),
+    ]  # fmt: skip
+    for change in wrong:
+        with pytest.raises(InputError):
+            change()
+    dynamic.delete([])
+    assert len(dynamic) == 60
+
+
+def test_partitions_of_different_widths_are_refused():
+    dask = pytest.importorskip("dask")
+    parts = [dask.delayed((np.ones((4, d)), np.tile([1.0, -1.0], 2))) for d in (4, 3)]
+    with pytest.raises(InputError, match=r"partitions of \[3, 4\] columns"):
+        coresets.from_dask(parts, 1.0, 4)

@@ -11,6 +11,7 @@ import pytest
 
 import jaxsvm
 from jaxsvm import coresets
+from jaxsvm.errors import InputError
 from jaxsvm.kernels import RBF, Linear
 
 
@@ -61,18 +62,28 @@ def test_the_kernel_bounds_are_the_linear_ones_on_a_linear_kernel():
         np.testing.assert_allclose(ours, linear, rtol=1e-3)
 
 
-def test_a_kernel_coreset_trains_a_machine_nearly_as_good():
+def test_a_kernel_coreset_trains_a_machine_nearly_as_good(tmp_path):
     x, y = points(500)
     kernel, C = RBF(0.5), 1.0
     small = coresets.kernel_coreset(kernel, x, y, C, 150, 0, rank=24, clusters=4)
     assert len(small) == 150 and small.x.shape[1] == 2
-    fitted = jaxsvm.fit(small.problem(kernel=kernel), jaxsvm.SMO(tol=1e-4))
+    fitted = jaxsvm.fit(small.problem(), jaxsvm.SMO(tol=1e-4))
     whole = jaxsvm.hinge_problem(jaxsvm.gram(kernel, x), y, C, bias="free")
     best = jaxsvm.fit(whole, jaxsvm.SMO(tol=1e-4))
     f = np.asarray(kernel.matrix(x, small.x)) @ np.asarray(fitted.dual_coef) + float(fitted.bias)
     beta = np.asarray(fitted.dual_coef)
     F = 0.5 * beta @ np.asarray(kernel.matrix(small.x, small.x)) @ beta + np.maximum(0, 1 - y * f).sum()
     assert F / float(best.certificate.primal) - 1 < 0.15
+    np.testing.assert_allclose(small.fit().certificate.primal, fitted.certificate.primal, rtol=1e-3)
+    for use in (small.solution, lambda: coresets.evaluate(small, (x, y))):
+        with pytest.raises(InputError, match="a machine with RBF"):
+            use()
+    coresets.save_coreset(tmp_path / "k.npz", small)
+    loaded = coresets.load_coreset(tmp_path / "k.npz")
+    with pytest.raises(InputError, match="made for RBF"):
+        loaded.fit()
+    assert loaded.problem(kernel=kernel).y.shape == (150,)
+    assert coresets.kernel_coreset(kernel, x.astype(object), y, C, 150, 0, rank=24, clusters=4).x.dtype == np.float64
 
 
 def test_the_command_writes_a_coreset(tmp_path):
@@ -94,3 +105,14 @@ def test_the_command_writes_a_coreset(tmp_path):
     small = coresets.load_coreset(tmp_path / "small.npz")
     assert small.C == 0.5 and len(small) == report["points"]
     assert jax.numpy.zeros(()).dtype == jax.numpy.float64  # the flag is the user's
+
+
+def test_meshes_are_taken_as_jax_makes_them():
+    x, y = points(60)
+    small = coresets.on_mesh(x, y, 1.0, 24, jax.make_mesh((1,), ("rows",)), clusters=4)
+    one = coresets.coreset(x, y, 1.0, 24, 0, clusters=4, sampler="mixture")
+    assert len(small) == 24 and abs(small.info["total"] / one.info["total"] - 1) < 1e-6
+    with pytest.raises(InputError, match="mesh is a str"):
+        coresets.on_mesh(x, y, 1.0, 24, "rows")
+    with pytest.raises(InputError, match="axis is 'columns'"):
+        coresets.on_mesh(x, y, 1.0, 24, jax.make_mesh((1,), ("rows",)), axis="columns")

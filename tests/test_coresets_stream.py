@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from sklearn.svm import SVC
 
 from jaxsvm import coresets
 from jaxsvm.coresets import Stream, StreamState
@@ -150,6 +151,37 @@ def test_what_cannot_be_used_is_named():
         STREAM.finalize(STREAM.init(0))
     with pytest.raises(InputError, match="chunk is 30"):
         Stream(C=1.0, size=24, chunk=30).init(0)
+    with pytest.raises(InputError, match="size is 1"):
+        Stream(C=1.0, size=1).init(0)
     state = STREAM.update(STREAM.init(0), *points(5))
+    with pytest.raises(InputError, match="y has shape"):
+        STREAM.update(state, points(5)[0], [])
+    assert STREAM.update(state, [], []) is state
     with pytest.raises(InputError, match="3 features, the stream 2"):
         STREAM.update(state, *points(5, d=3))
+
+
+@pytest.mark.parametrize("total_weight", [None, 10.0, 48 * 9 + 11.0])
+@pytest.mark.parametrize("kind", ["separable", "noisy", "sorted"])
+def test_the_lower_bound_of_a_stream_is_one(kind, total_weight):
+    """Shares that add up to more than one regulariser: the bound was above the optimum, 9.2 for 5.5."""
+    x, y = points(48 * 9 + 11, 5)
+    if kind == "separable":
+        x[:, 0] = 2 * y + y * np.abs(x[:, 0])
+    order = np.argsort(y, kind="stable") if kind == "sorted" else slice(None)
+    x, y = x[order], y[order]
+    stream = dataclasses.replace(STREAM, total_weight=total_weight)
+    small, cut = (stream.finalize(run(x, y, [], stream), m) for m in (None, 20))
+    oracle = SVC(kernel="linear", C=1.0, tol=1e-8).fit(x, y)
+    w, b = oracle.coef_[0], oracle.intercept_[0]
+    best = 0.5 * w @ w + np.maximum(0, 1 - y * (x @ w + b)).sum()
+    assert small.info["opt"] == cut.info["opt"] <= best * (1 + 1e-9)
+    if kind != "sorted" and total_weight != 10:
+        assert small.info["opt"] > (0.3 if total_weight is None else 0.7) * best
+    assert np.isinf(small.info["epsilon"]) and "lower bound" in small.info["notes"][0]
+
+
+def test_a_stream_that_was_never_reduced_is_the_data():
+    x, y = points(40)
+    info = STREAM.finalize(run(x, y, [])).info
+    assert info["epsilon"] == 0 and info["notes"] == () and info["opt"] > 0

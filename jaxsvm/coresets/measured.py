@@ -14,6 +14,8 @@ class Measured:
     ridge_per_total: float = 0.01  # of calibration: times totals / points, relative to the totals' variances
     subsets_solved: int = 24  # queries that are solutions of small subsets
     points_per_subset: int = 256
+    points_per_small_subset: tuple[int, ...] = (8, 16, 32, 64) * 6  # queries that miss what dominates a large subset
+    dominant_share: float = 0.1  # of an objective: from here on the score at a small subset counts
     rough_gap: float = 1e-3  # relative gap of the pilots of nodes, subsets and trial machines
     centrality_corrections: int = 3  # in each interior-point step
     pieces_between_saves: int = 16  # of files, between two checkpoints

@@ -19,7 +19,8 @@ from jaxsvm.loop.driver import fit
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import in_a_line, transfers
+from jaxsvm.runtime.arrays import in_a_line, transfers, zero_filled
+from jaxsvm.runtime.checks import require_positive
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
 
@@ -39,8 +40,11 @@ class Coreset:
             `change` (the largest relative change of a weight by calibration). `coreset` adds `epsilon` (the relative
             error that one query, fixed before the draw, exceeds with probability 0.05 at most: Bernstein's inequality
             for independent draws, plus the change by calibration; often above 1, where it promises nothing, and far
-            above what `evaluate` measures) and `notes` (warnings). For recombined points `change` and `epsilon` are
-            infinite: nothing is known about other queries than the solution.
+            above what `evaluate` measures; the inequality is proven for "independent" draws only, and infinite means
+            that no error below 1 is known) and `notes` (warnings). For recombined points `change` and `epsilon` are
+            infinite: nothing is known about other queries than the solution. Of parts (streams, files, Dask,
+            `DynamicCoreset`) `total`, `gap`, `cells` and `index` are missing, and `epsilon` is infinite. `kernel`: the
+            kernel of the machine that it is for, if that is not linear (`kernel_coreset`).
     """
 
     x: np.ndarray
@@ -65,31 +69,48 @@ class Coreset:
 
         Args:
             C: In the data's terms, at most `info["C_data"]` for the guarantee; None: that value.
-            kernel: Another kernel than the linear one, for which this is no coreset (see `kernel_coreset`).
+            kernel: Another kernel than that of `info`, or the linear one, for which this is no coreset (see
+                `kernel_coreset`).
 
         Raises:
-            InputError: If all points are of one class.
+            InputError: If all points are of one class, or the kernel that it is for is known by name only.
         """
+        own: Any = self.info.get("kernel", Linear()) if kernel is None else kernel
+        if isinstance(own, str):
+            raise InputError(f"kernel is None: the coreset was made for {own}, which no file holds; pass it.")
         if len(set(self.y.tolist())) < 2:
             raise InputError(
                 f"coreset: its {len(self)} points are all of the class {self.y[0]:+.0f}, and a machine needs both: if "
                 "the data have both, take a larger m, or another sampler than 'independent', which draws either or not."
             )
-        points = gram(Linear() if kernel is None else kernel, self.x)
+        points = gram(own, self.x)
         return hinge_problem(points, self.y, self._scaled(C), bias="free", sample_weight=self.weight)
 
     @transfers
     def fit(self, solver: Solver | None = None, C: float | None = None) -> Fit:
-        """Fit the coreset by a solver, `InteriorPoint(tol=1e-8)` by default."""
-        return fit(self.problem(C), InteriorPoint(tol=1e-8) if solver is None else solver)
+        """Fit the coreset by a solver; None: by `InteriorPoint`, for kernels by the solver that suits them.
+
+        The certificate is that of the problem on these points. Of the data `info["opt"]` bounds the optimum from below.
+        """
+        problem = self.problem(C)
+        if solver is None and "kernel" not in self.info:
+            solver = InteriorPoint(tol=1e-8 if problem.gram.dtype == np.float64 else 1e-6)
+        return fit(problem, solver)
 
     @transfers
     def solution(self, C: float | None = None) -> tuple[np.ndarray, float]:
         """Return `w (d,)` and b of the linear machine trained on the coreset, float64."""
+        require_linear(self, "solution")
         return solution(self.x, self.y, self._scaled(C), self.weight)
 
     def _scaled(self, C: float | None) -> float:
         return (1.0 if C is None else C / self.info["C_data"]) * self.C
+
+
+def require_linear(small: Coreset, what: str) -> None:
+    """Refuse the coreset of a kernel machine."""
+    if "kernel" in small.info:
+        raise InputError(f"{what}: the coreset is of a machine with {small.info['kernel']}, which has no w: `fit` it.")
 
 
 def packed(drawn: Any, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
@@ -100,7 +121,10 @@ def packed(drawn: Any, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, 
     U, V, C = float(u.sum()), float(weight.sum()), info["C_data"]
     if info["regulariser"] == "normalised":
         weight = weight * (U / V)
-    info = info | {"C": C * U / V if info["regulariser"] == "scaled" else C, "change": float(drawn.change)}
+    change = float(drawn.change)
+    if info["regulariser"] == "normalised":  # one more change of each weight
+        change += abs(U / V - 1) * (1 + change)
+    info = info | {"C": C * U / V if info["regulariser"] == "scaled" else C, "change": change}
     info |= {"total": float(drawn.total), "opt": float(drawn.dual), "gap": float(drawn.primal - drawn.dual)}
     info |= {"cells": int(drawn.cells), "share": 1.0, "U": U, "index": index, "notes": ()}
     return Coreset(x[index].astype(dtype), y[index], weight, info)
@@ -121,12 +145,18 @@ def notes_on(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
     return notes
 
 
+@transfers
 def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1e-8) -> tuple[np.ndarray, float]:
     """Return `w (d,)` and b of the linear hinge SVM with a free bias, to a relative gap, float64."""
-    x, y, u = as_data(x, y, sample_weight)
     with jax.enable_x64(True):
-        w, b, *_ = jax.device_get(_solution(x, y, u, float(C), tol))
+        w, b, *_ = solved(*as_data(x, y, sample_weight), C, tol)
     return w, float(b)
+
+
+def solved(x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, tol: float) -> Any:
+    """Return the `Pilot` of a problem, on the host, inside `jax.enable_x64`."""
+    require_positive("C", C)
+    return jax.device_get(_solution(*padded(x, y, u), float(C), tol))
 
 
 @jax.jit
@@ -172,6 +202,17 @@ def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.n
         fault = f"the least is {u.min():.3g}" if (u < 0).any() else "all are 0"
         raise InputError(f"sample_weight: {fault}; weights that are not negative, one of them positive, are needed.")
     return np.asarray(x, np.float64), y.astype(np.float64), u
+
+
+def room_for(n: int) -> int:
+    """Round a number of rows up to one of four sizes between two powers of two, at least 64: few programs serve all."""
+    step = max(16, 2 ** (n.bit_length() - 3))
+    return max(64, -(-n // step) * step)
+
+
+def padded(*arrays: Any) -> list[np.ndarray]:
+    """Append zeros, which are absent points."""
+    return [zero_filled(np.asarray(a, float), room_for(len(a))) for a in arrays]
 
 
 def float_dtype(x: Any) -> Any:

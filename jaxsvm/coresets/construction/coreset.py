@@ -40,12 +40,13 @@ from jaxsvm.coresets.construction.sampling import inclusion, independent, query_
 from jaxsvm.coresets.construction.sensitivity import BOUNDS, REGULARISERS, cluster_counts, smallest
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, notes_on, packed
+from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, notes_on, packed, padded, room_for
 from jaxsvm.errors import InputError, warn
 from jaxsvm.numerics import selection
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
+from jaxsvm.runtime.programs import Program
 
 SAMPLERS = ("mixture", "systematic", "independent")  # of streams and trees too
 RECOMBINATION = "recombination"  # needs all points at once
@@ -54,13 +55,17 @@ RECOMBINATION = "recombination"  # needs all points at once
 class Plan(NamedTuple):
     """The static arguments of a construction: one compiled program each."""
 
-    m: int  # points of the coreset
+    m: int  # points of the coreset; in compiled code the slots for them (`room_for`)
     sampler: str = "mixture"  # one of `SAMPLERS`
     bound: str = "dir"  # one of `BOUNDS`
     scaled: bool = False  # whether a point's cost has its share of the regulariser
     counts: tuple[int, ...] = (16,)  # cells per class of each partition
     tol: float = 1e-6  # the relative gap of the pilot
     choose: bool = False  # whether to make several draws and keep the one with the best machine
+
+    def with_room(self) -> "Plan":
+        """Return the plan for compiled code."""
+        return self._replace(m=room_for(self.m))
 
 
 class Drawn(NamedTuple):
@@ -69,6 +74,7 @@ class Drawn(NamedTuple):
     rows: Int[Array, " m"]  # points drawn, `(m,)` int32; n in an empty slot
     weight: Float[Array, " m"]  # their weights, `(m,)`; 0 in an empty slot
     change: Float[Array, ""]  # the largest relative change of a weight by calibration, `()`
+    uniform: Float[Array, ""]  # the share of the uniform distribution in the draw that was kept, `()`
     total: Float[Array, ""]  # the sum of the bounds, `()`
     cells: Int[Array, ""]  # cells of the (finest) partition, `()`
     primal: Float[Array, ""]  # the objective of the pilot, `()`
@@ -134,18 +140,18 @@ def coreset(
                 raise InputError(f"m is {m}: to recombine points of {x.shape[1]} features takes d + 5 at least.")
             drawn = _recombined(key, x, y, u, float(C), plan)
         else:
-            drawn = jax.device_get(_construct(key, x, y, u, float(C), plan))
+            drawn = constructed(key, x, y, u, float(C), plan)
     info = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler, "bound": bound}
     small = packed(drawn, x, y, u, dtype, info)
-    small.info["epsilon"] = _epsilon(small, plan, int((u > 0).sum()))
+    small.info["epsilon"] = _epsilon(small, plan, float(drawn.uniform), int((u > 0).sum()))
     small.info["notes"] = notes_on(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
     for note in small.info["notes"]:
         warn(note)
     return small
 
 
-def _epsilon(small: Coreset, plan: Plan, present: int) -> float:
-    """Return the error that one fixed query exceeds with probability 0.05 at most, as far as it is known."""
+def _epsilon(small: Coreset, plan: Plan, uniform: float, present: int) -> float:
+    """Return the error that a fixed query exceeds with probability 0.05 at most; infinite if none below 1 is known."""
     change, total = small.info["change"], small.info["total"]
     if len(small) == present and plan.sampler != "independent" and change < 1e-12:
         return 0.0
@@ -153,10 +159,11 @@ def _epsilon(small: Coreset, plan: Plan, present: int) -> float:
         return float("inf")
     if plan.sampler != "independent":
         # The bounds' share of the probabilities: of the draw that is kept, and if a rare class is drawn more often.
-        uniform = max(MEASURED.uniform_shares) if plan.choose else 0
         total = total / (MEASURED.share_of_bounds * (1 - uniform) * (1 - 1 / plan.m))
-    plain = query_error(max(total, 1.0), plan.m, 0.05)
-    return plain + change * (1 + plain)
+    draws = len(MEASURED.uniform_shares) if plan.choose else 1  # whichever is kept: all of them must be good
+    plain = query_error(max(total, 1.0), plan.m, 0.05 / draws)
+    error = plain + change * (1 + plain)
+    return error if error < 1 else float("inf")
 
 
 def plan_of(
@@ -175,8 +182,15 @@ def node_plan(m: int, sampler: str, bound: str, clusters: Any) -> Plan:
     return plan_of(m, sampler, bound, "pinned", clusters, m)._replace(tol=MEASURED.rough_gap)
 
 
-def construct(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Drawn:
-    """Run Algorithm 1; pure.
+def constructed(
+    key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan, floor: float = 0.0
+) -> Any:
+    """Run `construct` on the host, with absent points and empty slots: a program serves all sizes of a class."""
+    return jax.device_get(_construct(key, *padded(x, y, u), float(C), plan.m, plan.with_room(), float(floor)))
+
+
+def construct(key: Array, x: Array, y: Array, u: Array, C: Any, m: Any, plan: Plan, floor: Any = 0.0) -> Drawn:
+    """Run Algorithm 1 for m points in the plan's slots; pure.
 
     Points of weight u = 0 are absent. For a part with the share rho of the regulariser, pass C / rho, and for `floor` a
     lower bound of the optimum of all the data (see `gammas`).
@@ -184,11 +198,11 @@ def construct(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floo
     keys = jax.random.split(key, 2)
     proposal = propose(keys[0], x, y, u, C, plan, floor)
     if plan.choose:
-        index, weight, change = choose(keys[1], proposal, x, y, u, C, plan)
+        drawn = choose(keys[1], proposal, x, y, u, C, m, plan)
     else:
-        index, weight, change = draw(keys[1], proposal, x, y, u, plan)
+        drawn = (*draw(keys[1], proposal, x, y, u, m, plan), jnp.zeros((), u.dtype))
     pilot = proposal.pilot
-    return Drawn(index, weight, change, proposal.total, proposal.cells, pilot.primal, pilot.dual)
+    return Drawn(*drawn, proposal.total, proposal.cells, pilot.primal, pilot.dual)
 
 
 def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Proposal:
@@ -220,14 +234,16 @@ def shares_of_parts() -> list[float]:
 
 
 def draw(
-    key: Array, proposal: Proposal, x: Array, y: Array, u: Array, plan: Plan
+    key: Array, proposal: Proposal, x: Array, y: Array, u: Array, m: Any, plan: Plan
 ) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""]]:
-    """Draw `plan.m` points; return them, their weights, and the largest relative change of a weight by calibration."""
+    """Draw m points; return them, their weights, and the largest relative change of a weight by calibration."""
     if plan.sampler == "independent":
         index = independent(key, proposal.q, plan.m)
-        return index, u[index] * proposal.q.sum() / (plan.m * proposal.q[index]), jnp.zeros((), u.dtype)
+        weight = u[index] * proposal.q.sum() / (m * proposal.q[index])
+        used = jnp.arange(plan.m) < m
+        return jnp.where(used, index, u.shape[0]), jnp.where(used, weight, 0), jnp.zeros((), u.dtype)
     keys = jax.random.split(key)
-    pi = inclusion(_both_classes(proposal.q, y, plan.m), plan.m)
+    pi = inclusion(_both_classes(proposal.q, y, m), m)
     order = jnp.lexsort((jax.random.uniform(keys[0], u.shape, u.dtype), proposal.label))
     index = systematic(keys[1], pi, order, plan.m)
     plain = jnp.append(u / jnp.where(pi > 0, pi, 1), 0)[index]
@@ -240,7 +256,7 @@ def draw(
     return index, weight, change
 
 
-def _both_classes(q: Array, y: Array, m: int) -> Array:
+def _both_classes(q: Array, y: Array, m: Any) -> Array:
     """Raise the share of each class that has any q to 1 / m: a walk along the cells, class by class, then meets it."""
     share = jnp.where(y > 0, q, 0).sum() / jnp.maximum(q.sum(), jnp.finfo(q.dtype).tiny)
     wanted = jnp.clip(share, 1 / m, 1 - 1 / m)
@@ -250,9 +266,9 @@ def _both_classes(q: Array, y: Array, m: int) -> Array:
 
 
 def choose(
-    key: Array, proposal: Proposal, x: Array, y: Array, u: Array, C: Any, plan: Plan
-) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""]]:
-    """Make several draws and return, as `draw` does, the one whose machine is best on all the points; pure.
+    key: Array, proposal: Proposal, x: Array, y: Array, u: Array, C: Any, m: Any, plan: Plan
+) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""], Float[Array, ""]]:
+    """Make several draws; return, as `draw` does, the one whose machine is best on all the points, and its s; pure.
 
     With the share s of the uniform distribution the probabilities are at least 1 - s of the proposal's: each draw has
     the guarantee with t / (eta (1 - s)) instead of t, and the draw that is kept has the weakest of them.
@@ -261,7 +277,7 @@ def choose(
 
     def trial(share: Array) -> tuple[Array, tuple[Array, Array, Array]]:
         by = proposal._replace(q=(1 - share) * proposal.q / proposal.q.sum() + share * spread)
-        index, weight, change = draw(key, by, x, y, u, plan)
+        index, weight, change = draw(key, by, x, y, u, m, plan)
         rows = jnp.minimum(index, u.shape[0] - 1)
         trained = jnp.where(plan.scaled, u.sum() / weight.sum(), 1) * C
         at = solve(x[rows] - proposal.origin[None, :], y[rows], trained * weight, tol=MEASURED.rough_gap)
@@ -269,20 +285,21 @@ def choose(
         F = objectives(machine, hinges(x, y, machine), u, C)[0]
         return jnp.where(jnp.isfinite(F), F, jnp.inf), (index, weight, change)
 
-    F, draws = lax.map(trial, jnp.array(MEASURED.uniform_shares, u.dtype))
-    index, weight, change = (part[selection.lowest(F)] for part in draws)
-    return index, weight, change
+    shares = jnp.array(MEASURED.uniform_shares, u.dtype)
+    F, draws = lax.map(trial, shares)
+    index, weight, change, share = (part[selection.lowest(F)] for part in (*draws, shares))
+    return index, weight, change, share
 
 
 def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan) -> Drawn:
     """Choose points by recombination instead of drawing them."""
     keys = jax.random.split(key, 2)
-    proposal = _propose(keys[0], x, y, u, C, plan)
+    proposal = _propose(keys[0], x, y, u, C, plan._replace(m=0))
     rows, weight = recombine(keys[1], proposal, jnp.asarray(x), jnp.asarray(y), jnp.asarray(u), plan.m)
-    chosen: tuple[Any, Any, Any] = rows, weight, 0.0 if len(rows) == (u > 0).sum() else np.inf
+    chosen: tuple[Any, Any, Any, Any] = rows, weight, 0.0 if len(rows) == (u > 0).sum() else np.inf, 0.0
     proposal = jax.device_get(proposal)
     return Drawn(*chosen, proposal.total, proposal.cells, proposal.pilot.primal, proposal.pilot.dual)
 
 
-_construct = jax.jit(construct, static_argnames="plan")
+_construct = Program(construct, static_argnames="plan")
 _propose = jax.jit(propose, static_argnames="plan")

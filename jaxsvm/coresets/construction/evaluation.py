@@ -18,17 +18,19 @@ from numpy.typing import ArrayLike
 from jaxsvm.coresets.construction.queries import hinges, objectives
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import solve
-from jaxsvm.coresets.summary import Coreset, as_data, as_key
+from jaxsvm.coresets.summary import Coreset, as_data, as_key, padded, require_linear
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import in_a_line, transfers
+from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.programs import Program
 
 
 class Evaluation(NamedTuple):
     """Measured errors of a coreset.
 
     Attributes:
-        worst: The largest relative error of the objective over the queries.
+        worst: The largest relative error of the objective over the queries: others may have a larger one.
         mean: Their mean.
         excess: `F(w_S) / F(w*) - 1` of the machine that is trained on the coreset; 0 if both are 0 (one class).
         optimum: `F(w*)` on the data.
@@ -58,25 +60,27 @@ def evaluate(
     Args:
         coreset: From `jaxsvm.coresets`.
         data: `(x, y)` or `(x, y, sample_weight)`.
-        C: Another C than the coreset's, in the data's terms.
+        C: Another C than the coreset's, positive, in the data's terms.
         key: A random key of the queries, or a seed.
 
     Returns:
         The errors: `worst`, `mean` and `excess` sum them up.
 
     Raises:
-        InputError: If shapes do not agree.
+        InputError: If an argument cannot be used, or the coreset is of a kernel machine.
     """
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise InputError("data: a tuple (x, y) or (x, y, sample_weight) is needed.")
     x, y, u = as_data(*data)
     if coreset.x.shape[1] != x.shape[1]:
         raise InputError(f"data has {x.shape[1]} features and the coreset {coreset.x.shape[1]}: they must agree.")
-    C = coreset.info["C_data"] if C is None else float(C)
+    require_linear(coreset, "evaluate")
+    cost: Any = coreset.info["C_data"] if C is None else C
+    require_positive("C", cost)
     x_s, y_s, v = as_data(coreset.x, coreset.y, coreset.weight)
     share = v.sum() / u.sum() if coreset.info["regulariser"] == "scaled" else 1.0
     with jax.enable_x64(True):
-        measured = _evaluate(as_key(key), x, y, u, x_s, y_s, v, C, share)
+        measured = _evaluate(as_key(key), *padded(x, y, u, x_s, y_s, v), len(y), float(cost), float(share))
         queries, errors, F = (np.asarray(part) for part in measured)
     size = np.abs(errors)
     # Both are 0 on data of one class.
@@ -84,8 +88,10 @@ def evaluate(
     return Evaluation(float(size.max()), float(size.mean()), excess, float(F[0]), queries, errors)
 
 
-@jax.jit
-def _evaluate(key: Array, x: Array, y: Array, u: Array, x_s: Array, y_s: Array, v: Array, C: Any, share: Any) -> Any:
+def _evaluated(
+    key: Array, x: Array, y: Array, u: Array, x_s: Array, y_s: Array, v: Array, n: Any, C: Any, share: Any
+) -> Any:
+    """Return queries, the errors there, and F at the first two; the first n points are the data's."""
     keys = jax.random.split(key, 4)
     middle = (u @ x) / u.sum()
     x, x_s = x - middle, x_s - middle
@@ -96,9 +102,9 @@ def _evaluate(key: Array, x: Array, y: Array, u: Array, x_s: Array, y_s: Array, 
 
     def of_subset(lane: tuple[Array, Array]) -> Array:
         index, factor = lane
-        return row(solve(x[index], y[index], factor * C * u[index] * len(y) / size, tol=MEASURED.rough_gap))
+        return row(solve(x[index], y[index], factor * C * u[index] * n / size, tol=MEASURED.rough_gap))
 
-    index = jax.random.randint(keys[0], (count, size), 0, len(y))
+    index = jax.random.randint(keys[0], (count, size), 0, n)
     factors = jnp.asarray([0.1, 1.0, 10.0, 1000.0])[jnp.arange(count) % 4]
     subsets = lax.map(of_subset, (index, factors))
     norms = 10 ** jax.random.uniform(keys[1], (count, 1), x.dtype, -2, 1.5)
@@ -128,3 +134,6 @@ def _evaluate(key: Array, x: Array, y: Array, u: Array, x_s: Array, y_s: Array, 
     F = objectives(queries[:2], hinges(x, y, queries[:2]), u, C)
     # Back to the data's own origin.
     return queries.at[:, -1].add(-queries[:, :-1] @ middle), error(queries), F
+
+
+_evaluate = Program(_evaluated)

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike
 from jaxsvm.coresets.construction.coreset import coreset
 from jaxsvm.coresets.construction.sensitivity import directional, own_partition, tight
 from jaxsvm.coresets.pilot import Pilot
-from jaxsvm.coresets.summary import Coreset, as_data, as_key
+from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype
 from jaxsvm.gram.build import gram
-from jaxsvm.kernels import Kernel
+from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.loop.driver import fit
 from jaxsvm.numerics.linear.nystroem import inverse_root
 from jaxsvm.points.rows import PointsLike
@@ -117,7 +117,7 @@ def kernel_coreset(
         clusters: As those of `coreset`.
 
     Returns:
-        A coreset of the original points: fit it with `small.problem(kernel=kernel)`.
+        A coreset of the original points, whose `fit()` and `problem()` use the kernel.
 
     Raises:
         InputError: If an argument cannot be used.
@@ -131,7 +131,8 @@ def kernel_coreset(
         features = np.asarray(_features(kernel, points, landmarks))
     small = coreset(features, y, C, m, key, u, sampler, bound, regulariser=regulariser, clusters=clusters)
     kept = points[small.info["index"]]
-    return Coreset(kept.astype(getattr(x, "dtype", np.float64)), small.y, small.weight, small.info | {"rank": rank})
+    more = small.info | {"rank": rank} | ({} if isinstance(kernel, Linear) else {"kernel": kernel})
+    return Coreset(kept.astype(float_dtype(x)), small.y, small.weight, more)
 
 
 @jax.jit

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.line_search import bisected
+from jaxsvm.runtime.checks import require_positive, require_whole
 
 
 def sample_size(
@@ -36,12 +37,16 @@ def sample_size(
         InputError: If a number is out of its range, or unless exactly one of `features` and `queries` is given.
     """
     for name, value in (("epsilon", epsilon), ("delta", delta)):
-        if not 0 < value < 1:
+        require_positive(name, value)
+        if value >= 1:
             raise InputError(f"{name} is {value}: a number between 0 and 1 is needed.")
-    if not total >= 1:
+    require_positive("total", total)
+    require_positive("constant", constant)
+    if total < 1:
         raise InputError(f"total is {total}: bounds on sensitivities add up to at least 1.")
     if (features is None) == (queries is None):
         raise InputError("features and queries: one of the two is needed, for all queries or for a finite number.")
+    require_whole("features" if queries is None else "queries", features if queries is None else queries, 1)
     if queries is not None:
         rate = (2 * (total - 1) + 2 * total * epsilon / 3) / epsilon**2
         return math.ceil(rate * math.log(2 * queries / delta))

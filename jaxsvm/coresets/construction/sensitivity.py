@@ -45,11 +45,11 @@ from numpy.typing import ArrayLike
 from jaxsvm.coresets.construction.partition import Cells, cells, partition
 from jaxsvm.coresets.construction.queries import hinges, objectives
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.summary import as_data, centred
+from jaxsvm.coresets.summary import as_data, as_key, centred, padded, room_for
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_one_of, require_positive
+from jaxsvm.runtime.arrays import transfers, zero_filled
+from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 
 BOUNDS = ("dir", "tight", "fixed", "printed")
 REGULARISERS = ("pinned", "scaled", "normalised")
@@ -59,7 +59,7 @@ REGULARISERS = ("pinned", "scaled", "normalised")
 def sensitivity(
     x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *, bound: str = "dir",
     regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None, labels: ArrayLike | None = None,
-    key: Array | None = None,
+    key: Array | int | None = None,
 ) -> np.ndarray:  # fmt: skip
     """Return upper bounds gamma of all sensitivities, `(n,)` float64.
 
@@ -72,7 +72,7 @@ def sensitivity(
         regulariser: "pinned" or "scaled": whether a point's cost has a share of `1/2 |w|^2`, as in the paper.
         clusters: Cells per class, several for the smallest of several bounds; None: 16 or 64 by the number of points.
         labels: A partition to use instead, `(n,)` integers: no cell may hold both classes.
-        key: A random key of the partitions; None takes key 0.
+        key: A random key of the partitions, or a seed; None takes key 0.
 
     Raises:
         InputError: If an argument cannot be used.
@@ -82,14 +82,13 @@ def sensitivity(
     require_positive("C", C)
     x, y, u = as_data(x, y, sample_weight)
     with jax.enable_x64(True):
-        key = jax.random.key(0) if key is None else key
-        scaled = regulariser == "scaled"
+        random, scaled, data = as_key(0 if key is None else key), regulariser == "scaled", padded(x, y, u)
         if labels is None:
-            gamma = _sensitivity(key, x, y, u, float(C), cluster_counts(clusters, len(y)), bound, scaled)
+            gamma = _sensitivity(random, *data, float(C), cluster_counts(clusters, len(y)), bound, scaled)
         else:
             label, most = own_partition(labels, y)
-            gamma = _of_partition(x, y, u, float(C), label, most, bound, scaled)
-        return np.asarray(gamma)
+            gamma = _of_partition(*data, float(C), zero_filled(label, len(data[1])), most, bound, scaled)
+        return np.asarray(gamma)[: len(y)]
 
 
 @partial(jax.jit, static_argnames=("counts", "bound", "scaled"))
@@ -182,7 +181,7 @@ def exact_sensitivity(
         C: The factor of the loss, positive.
         sample_weight: Weights, `(n,)`, not negative.
         regulariser: "pinned" or "scaled": whether a point's cost has its share of `1/2 |w|^2`.
-        index: Which points, `(k,)`; None: all.
+        index: Which points, `(k,)`, negative ones from the end; None: all.
 
     Raises:
         InputError: If an argument cannot be used.
@@ -190,9 +189,17 @@ def exact_sensitivity(
     require_one_of("regulariser", regulariser, ("pinned", "scaled"))
     require_positive("C", C)
     x, y, u = as_data(x, y, sample_weight)
-    points = np.arange(len(y)) if index is None else np.asarray(index)
+    points = np.arange(len(y)) if index is None else _places(index, len(y))
     with jax.enable_x64(True):
         return np.asarray(_exact(x, y, u, float(C), points, regulariser == "scaled"))
+
+
+def _places(index: ArrayLike, n: int) -> np.ndarray:
+    """Return indices of points, counted from the first one."""
+    places = np.asarray(index)
+    if places.ndim != 1 or places.dtype.kind not in "iu" or not ((places >= -n) & (places < n)).all():
+        raise InputError(f"index is {index!r}: a list of whole numbers from {-n} to {n - 1} is needed.")
+    return places.astype(np.int64) % n
 
 
 @partial(jax.jit, static_argnames="scaled")
@@ -241,10 +248,12 @@ def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int,
     """Return the cells per class of each partition; the default served 1,000 to 250,000 points well."""
     if clusters is None:
         return (16,) if n < 2000 else (64,)
-    counts = (clusters,) if isinstance(clusters, int) else tuple(clusters)
-    if not counts or not all(isinstance(k, int) and k >= 1 for k in counts):
-        raise InputError(f"clusters is {clusters!r}: a number of cells per class, at least 1, or several are needed.")
-    return tuple(min(k, n) for k in counts)
+    counts = tuple(clusters) if isinstance(clusters, tuple | list) else (clusters,)
+    if not counts:
+        raise InputError("clusters is empty: a number of cells per class, or several are needed.")
+    for count in counts:
+        require_whole("clusters", count, 1)
+    return tuple(min(int(k), room_for(n)) for k in counts)
 
 
 def own_partition(labels: Any, y: np.ndarray) -> tuple[np.ndarray, int]:

@@ -21,10 +21,10 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.coresets.construction.coreset import node_plan
-from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced, room_for
+from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
 from jaxsvm.coresets.parts.whole import drawn_globally
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
-from jaxsvm.designs.places.dask_ import DaskData, partitions
+from jaxsvm.designs.places.dask_ import DaskData, _checked, partitions
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
@@ -68,7 +68,10 @@ def from_dask(
     if not parts:
         raise InputError("data has no partitions.")
     (totals,) = dask.compute([dask.delayed(_total)(part) for part in parts])
-    W = float(sum(u for u, _ in totals))
+    widths = {d for _, n, d in totals if n}
+    if len(widths) > 1:
+        raise InputError(f"data has partitions of {sorted(widths)} columns: one number of columns is needed.")
+    W = float(sum(u for u, *_ in totals))
     if not W > 0:
         raise InputError("data: all weights are 0.")
     level: list[Any] = [dask.delayed(_leaf)(part, C, W, base, number, plan) for number, part in enumerate(parts)]
@@ -80,7 +83,8 @@ def from_dask(
         height += 1
     (node,) = dask.compute(level[0])
     assert node is not None
-    info = {"n": int(sum(n for _, n in totals)), "U": W, "sampler": sampler, "bound": bound, "partitions": len(parts)}
+    n = sum(n for _, n, _ in totals)
+    info = {"n": n, "U": W, "sampler": sampler, "bound": bound, "partitions": len(parts)}
     if mode == "global":
 
         def over_parts(f: Callable[..., Any]) -> list[Any]:
@@ -95,8 +99,9 @@ def from_dask(
     return as_coreset(node, float(C), np.float64, info)
 
 
-def _total(part: Any) -> tuple[float, int]:
-    return float(len(part[1]) if len(part) == 2 else np.sum(part[2])), len(part[1])
+def _total(part: Any) -> tuple[float, int, int]:
+    x, y, weight = _checked(part)
+    return float(weight.sum()), len(y), x.shape[1]
 
 
 @transfers
@@ -105,8 +110,7 @@ def _leaf(part: Any, C: float, W: float, base: np.ndarray, number: int, plan: An
     if not len(part[1]) or (len(part) == 3 and not np.any(part[2])):
         return None
     x, y, u = as_data(*part)
-    node = Node(x, y, u, float(u.sum()) / W)
-    return _reduced(node, C, _key(base, 0, number), plan, 0.0, leaf=True)
+    return _reduced(Node(x, y, u, float(u.sum()) / W), C, _key(base, 0, number), plan)
 
 
 @transfers
@@ -115,13 +119,11 @@ def _merged(parts: list[Node | None], C: float, base: np.ndarray, height: int, n
     present = [part for part in parts if part is not None]
     if not present:
         return None
-    opt = max(float(part.opt) for part in present)
-    return _reduced(joined(*present), C, _key(base, height, number), plan, opt)
+    return _reduced(joined(*present), C, _key(base, height, number), plan)
 
 
-def _reduced(node: Node, C: float, key: Array, plan: Any, opt: float, leaf: bool = False) -> Node:
-    n = len(node.y)
-    return node if n <= plan.m else reduced(node, C, key, plan, opt, room_for(n), leaf)
+def _reduced(node: Node, C: float, key: Array, plan: Any) -> Node:
+    return node if len(node.y) <= plan.m else reduced(node, C, key, plan, node.opt)
 
 
 @transfers

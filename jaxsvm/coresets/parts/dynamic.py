@@ -35,6 +35,7 @@ class DynamicCoreset:
         reduces: Reduces computed so far.
     """
 
+    @transfers
     def __init__(
         self, C: float, size: int, key: Array | int = 0, *, sampler: str = "mixture", bound: str = "dir",
         clusters: int | tuple[int, ...] | None = 16,
@@ -101,7 +102,7 @@ class DynamicCoreset:
             InputError: If an identity does not exist.
         """
         slots = self._slots(identities)
-        for identity in np.atleast_1d(identities).tolist():
+        for identity in np.ravel(identities).tolist():
             del self._place[identity]
         self._u[slots] = 0
         self._free.extend(slots.tolist())
@@ -115,9 +116,10 @@ class DynamicCoreset:
             InputError: If an identity does not exist, or a label is another one.
         """
         slots = self._slots(identities)
-        if not np.isin(y, (-1, 1)).all():
+        labels = np.asarray(y)
+        if labels.dtype.kind not in "biuf" or not np.isin(labels, (-1, 1)).all():
             raise InputError("y holds other labels than -1 and +1.")
-        self._y[slots] = y
+        self._y[slots] = _one_each("y", labels, slots)
         self._mark(slots)
 
     @transfers
@@ -128,7 +130,7 @@ class DynamicCoreset:
             InputError: If an identity does not exist, or a weight is negative or not finite.
         """
         slots = self._slots(identities)
-        weight = np.asarray(sample_weight, float)
+        weight = _one_each("sample_weight", np.asarray(sample_weight, float), slots)
         if not (np.isfinite(weight).all() and (weight >= 0).all()):
             raise InputError("sample_weight: finite weights that are not negative are needed.")
         self._u[slots] = weight
@@ -177,7 +179,7 @@ class DynamicCoreset:
         version = self._versions[level, place] = self._versions.get((level, place), 0) + 1
         key = jax.random.fold_in(node_key(self._key, level, place), version)
         self.reduces += 1
-        return reduced(part, self.C, key, self._plan, 0.0, self._room)
+        return reduced(part, self.C, key, self._plan, 0.0)
 
     def _grow(self) -> None:
         """Double the number of leaves; the old ones become the left half."""
@@ -190,7 +192,10 @@ class DynamicCoreset:
         self._dirty |= set(range(old // self._room, new // self._room)) | ({0} if old else set())
 
     def _slots(self, identities: ArrayLike) -> np.ndarray:
-        wanted = np.atleast_1d(identities).tolist()
+        array = np.atleast_1d(identities)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise InputError(f"identities is {identities!r}: the whole numbers that `insert` returned are needed.")
+        wanted = array.tolist()
         unknown = [identity for identity in wanted if identity not in self._place]
         if unknown or len(set(wanted)) < len(wanted):
             fault = f"{unknown[0]} is not there" if unknown else "one comes twice"
@@ -200,3 +205,10 @@ class DynamicCoreset:
     def _mark(self, slots: np.ndarray) -> None:
         """Mark the leaves of some slots as changed."""
         self._dirty |= set((slots // self._room).tolist())
+
+
+def _one_each(name: str, values: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """Return values, one for each slot or one for all; refuse another number of them."""
+    if values.shape not in ((), slots.shape):
+        raise InputError(f"{name} has shape {values.shape}: one value, or one an identity is needed, {slots.shape}.")
+    return values

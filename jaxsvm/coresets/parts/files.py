@@ -160,8 +160,14 @@ class _Run:
             self.report(self.state.rows)
             if number % MEASURED.pieces_between_saves == 0:
                 save()
+        where = ", ".join(self.source.paths)
         if not self.state.rows:
-            raise DataError(f"{', '.join(self.source.paths)}: no line is a sample.")
+            raise DataError(f"{where}: no line is a sample.")
+        signs = np.unique(self.stream.union(self.state).y)
+        if not {-1.0, 1.0} <= set(signs.tolist()):
+            label = self.classes[1] if self.classes else 1 if self.positive is None else self.positive
+            have = "no row" if signs.max() < 1 else "every row"
+            raise DataError(f"{where}: {have} has the label {label!r} of +1: rows of two classes are needed.")
         if save_end:
             save()
         self.passes_done = 1

@@ -14,17 +14,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.coreset import Plan, _construct, construct, plan_of
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.parts.nodes import Node, as_coreset, reduced
-from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, packed
+from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, packed, room_for
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import transfers, zero_filled
 from jaxsvm.runtime.checks import require_one_of, require_positive
+from jaxsvm.runtime.meshes import Spread
 
 
 @transfers
@@ -57,20 +58,20 @@ def on_mesh(
     require_positive("C", C)
     plan, dtype = plan_of(m, sampler, bound, "pinned", clusters, np.size(y)), float_dtype(x)
     x, y, u = as_data(x, y, sample_weight)
-    axis = mesh.axis_names[0] if axis is None else axis
-    count = mesh.shape[axis]
-    filled = [zero_filled(a, len(y) + -len(y) % count) for a in (x, y, u)]
+    spread = Spread.over(mesh, axis)
+    mesh, axis, count = spread.mesh, spread.axis, spread.parts
+    room = -(-room_for(len(y)) // count) * count
+    filled = [zero_filled(a, room) for a in (x, y, u)]
     info = {"n": len(y), "C_data": float(C), "regulariser": "pinned", "sampler": sampler, "bound": bound}
     with jax.enable_x64(True):
-        rows = NamedSharding(mesh, PartitionSpec(axis))
-        xs, ys, us = (jax.device_put(a, rows) for a in filled)
+        xs, ys, us = spread.placed(filled, room)
         if mode == "global":
-            drawn = jax.device_get(_construct(as_key(key), xs, ys, us, float(C), plan))
+            drawn = jax.device_get(_construct(as_key(key), xs, ys, us, float(C), plan.m, plan.with_room()))
             return packed(drawn, filled[0], filled[1], filled[2], dtype, info)
         plan = plan._replace(tol=MEASURED.rough_gap)
         local = plan._replace(m=m if size is None else size)
         parts = jax.device_get(_by_device(as_key(key), xs, ys, us, float(C), local, mesh, axis))
-    whole = Node(*parts[:3], share=np.float64(1), opt=np.float64(parts[3].max()))
+    whole = Node(*parts[:3], share=np.float64(1), original=np.bool_(False), lower=np.float64(parts[3].sum()))
     if (whole.weight > 0).sum() > m:
         whole = reduced(whole, C, jax.random.fold_in(as_key(key), count), plan, 0.0)
     more = {"n": len(y), "U": float(u.sum()), "sampler": sampler, "bound": bound}
@@ -84,11 +85,12 @@ def _by_device(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, mes
     def of_part(key: Array, x: Array, y: Array, u: Array, C: Array) -> Any:
         share = u.sum() / jax.lax.psum(u.sum(), axis)
         rho = jnp.where(share > 0, share, 1)
-        drawn = construct(jax.random.fold_in(key, jax.lax.axis_index(axis)), x, y, u, C / rho, plan)
+        own = jax.random.fold_in(key, jax.lax.axis_index(axis))
+        drawn = construct(own, x, y, u, C / rho, plan.m, plan)
         index = jnp.minimum(drawn.rows, len(y) - 1)
         real = (drawn.rows < len(y)) & (share > 0)
-        opt = jnp.where(share > 0, 0.5 * share * drawn.dual, 0)
-        return x[index], jnp.where(real, y[index], 0), jnp.where(real, drawn.weight, 0), opt[None]
+        lower = jnp.where(share > 0, share * drawn.dual, 0)
+        return x[index], jnp.where(real, y[index], 0), jnp.where(real, drawn.weight, 0), lower[None]
 
     mapped = jax.shard_map(
         of_part, mesh=mesh, in_specs=(everywhere, rows, rows, rows, everywhere), out_specs=(rows,) * 4, check_vma=False

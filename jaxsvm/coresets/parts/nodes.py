@@ -14,9 +14,14 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.coresets.construction.coreset import Plan, construct
-from jaxsvm.coresets.summary import Coreset
-from jaxsvm.runtime.arrays import zero_filled
+from jaxsvm.coresets.construction.coreset import Plan, constructed
+from jaxsvm.coresets.measured import MEASURED
+from jaxsvm.coresets.summary import Coreset, solved
+
+MERGED = (
+    "it is merged of coresets of parts, and no error below 1 is known for it. `opt` is a proven lower bound of the "
+    "optimum: one pass over the data, for the objective of its machine, shows how good that machine is."
+)
 
 
 class Node(NamedTuple):
@@ -26,46 +31,43 @@ class Node(NamedTuple):
     y: np.ndarray  # signs, `(k,)`; 0 in empty slots
     weight: np.ndarray  # weights, `(k,)`; 0 in empty slots
     share: Any  # of the regulariser, `()`
-    opt: Any = np.float64(0)  # A lower bound of the optimum of all the data, from this part, `()`; 0 if there is none
-    # A lower bound of what the part's original points contribute to the optimum of all the data, `()`: parts are
-    # problems of their own, so its sum over parts is a lower bound of the whole, without the error of any coreset
+    original: Any = np.bool_(True)  # whether the points are the data's own, `()`
+    # A lower bound of the optimum of `share 1/2 |w|^2 + C sum u h` over the part's original points, `()`: dual values
+    # of coresets prove nothing about the data
     lower: Any = np.float64(0)
+
+    @property
+    def opt(self) -> float:
+        """Return a lower bound of the optimum of all the data: shares may add up to more than the one regulariser."""
+        return float(self.lower / max(1.0, float(self.share)))
 
 
 def joined(*parts: Node) -> Node:
     """Return the multiset union of parts, which adds no error."""
     x, y, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "weight"))
-    share, opt = np.float64(sum(part.share for part in parts)), np.float64(max(part.opt for part in parts))
-    return Node(x, y, weight, share, opt, np.float64(sum(part.lower for part in parts)))
+    share, lower = (np.float64(sum(getattr(part, name) for part in parts)) for name in ("share", "lower"))
+    return Node(x, y, weight, share, np.bool_(all(part.original for part in parts)), lower)
 
 
-def reduced(
-    part: Node, C: float, key: Array, plan: Plan, floor: float, room: int | None = None, leaf: bool = False
-) -> Node:
+def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float) -> Node:
     """Make a coreset of `plan.m` points; if there are fewer points, the rest of its slots are empty.
 
     C is the factor of the loss of the whole, `floor` a lower bound of its optimum, for parts of one class (0: none).
-    The points are padded to `room` with absent ones, so that few programs serve all. `leaf`: they are original points.
     """
-    room = len(part.y) if room is None else room
-    x, y, u = (zero_filled(a, room) for a in part[:3])
     with jax.enable_x64(True):
-        drawn = jax.device_get(_drawn(key, x, y, u, C / float(part.share), plan, float(floor)))
-    index = np.minimum(drawn.rows, room - 1)
-    weight = np.where(drawn.rows < room, drawn.weight, 0)
-    opt = 0.5 * float(part.share) * float(drawn.dual)  # half of it, for the error of the coreset
-    lower = part.share * drawn.dual if leaf else part.lower
-    y = np.where(weight > 0, y[index], 0)
-    return Node(x[index], y, weight, part.share, np.maximum(part.opt, opt), np.float64(lower))
+        drawn = constructed(key, *part[:3], C / float(part.share), plan, floor)
+    index = np.minimum(drawn.rows[: plan.m], len(part.y) - 1)
+    weight = drawn.weight[: plan.m]
+    lower = max(float(part.lower), float(part.share * drawn.dual) if part.original else 0.0)
+    y = np.where(weight > 0, part.y[index], 0)
+    return Node(part.x[index], y, weight, part.share, np.bool_(False), np.float64(lower))
 
 
-_drawn = jax.jit(construct, static_argnames="plan")
-
-
-def room_for(n: int) -> int:
-    """Round a number of rows up to one of four sizes between two powers of two, to compile few programs."""
-    step = max(1, 2 ** (n.bit_length() - 3))
-    return -(-n // step) * step
+def bounded(part: Node, C: float) -> Node:
+    """Return a part of original points with its lower bound."""
+    with jax.enable_x64(True):
+        at = solved(*part[:3], C / float(part.share), MEASURED.rough_gap)
+    return part._replace(lower=np.float64(part.share * at.dual))
 
 
 def node_key(base: Array, level: int, number: int) -> Array:
@@ -76,5 +78,6 @@ def node_key(base: Array, level: int, number: int) -> Array:
 def as_coreset(part: Node, C: float, dtype: Any, info: dict[str, Any]) -> Coreset:
     """Make a coreset of a node's occupied slots."""
     real = part.weight > 0
-    info = {"C": C, "C_data": C, "regulariser": "pinned", "share": float(part.share), "opt": float(part.opt)} | info
+    known = {"epsilon": 0.0, "change": 0.0, "notes": ()} if part.original else {"epsilon": np.inf, "notes": (MERGED,)}
+    info = {"C": C, "C_data": C, "regulariser": "pinned", "share": float(part.share), "opt": part.opt} | known | info
     return Coreset(part.x[real].astype(dtype), part.y[real], part.weight[real], info)

@@ -23,7 +23,8 @@ def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
     """
     name = os.fspath(path)
     lower = name.lower()
-    info = json.dumps({k: v.tolist() if hasattr(v, "tolist") else v for k, v in small.info.items() if k != "index"})
+    values = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in small.info.items() if k != "index"}
+    info = json.dumps(values, default=repr)
     if lower.endswith(".npz"):
         arrays = {"X": small.x, "y": small.y.astype(np.int8), "weight": small.weight}
         write_arrays(name, arrays | {"C": np.float64(small.C), "info": np.asarray(info)})
@@ -52,14 +53,14 @@ def load_coreset(path: str | os.PathLike[str]) -> Coreset:
     Raises:
         DataError: If the file is something else.
     """
-    stored = read_arrays(path)
+    stored = read_arrays(path, "npz file of a coreset")
     if not {"X", "y", "weight", "info"} <= set(stored):
         raise DataError(f"{os.fspath(path)}: no coreset: its keys are {', '.join(stored)}.")
     return Coreset(stored["X"], stored["y"].astype(float), stored["weight"], json.loads(str(stored["info"])))
 
 
-def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """Read the arrays of an npz file.
+def read_arrays(path: str | os.PathLike[str], what: str) -> dict[str, np.ndarray]:
+    """Read the arrays of an npz file, or say what it is not.
 
     Raises:
         DataError: If the file is damaged or something else.
@@ -68,4 +69,4 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except Exception as error:  # EOF, CRC, a bad header: damage shows in many ways
-        raise DataError(f"{os.fspath(path)}: not a whole state of a stream ({error}).") from error
+        raise DataError(f"{os.fspath(path)}: not a whole {what} ({error}).") from error

@@ -28,7 +28,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction.coreset import Plan, node_plan
-from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
+from jaxsvm.coresets.parts.nodes import Node, as_coreset, bounded, joined, node_key, reduced
 from jaxsvm.coresets.parts.storage import read_arrays
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype
 from jaxsvm.errors import DataError, InputError
@@ -53,7 +53,7 @@ class StreamState:
         chunks: Chunks reduced so far.
         rows: Points seen.
         weight: Their weight.
-        opt: The best lower bound of the optimum so far.
+        opt: The best lower bound of the optimum so far: later points only raise it.
         dtype: Of the points.
     """
 
@@ -91,7 +91,7 @@ class StreamState:
             DataError: If the file is something else, is cut short, or holds what no stream can hold: NaN, negative
                 weights, labels other than -1 and +1.
         """
-        stored = read_arrays(path)
+        stored = read_arrays(path, "state of a stream")
         try:
             counts, more = json.loads(str(stored["counts"])), json.loads(str(stored["more"]))
             buffer = {}
@@ -126,7 +126,7 @@ class StreamState:
                 raise ValueError(f"{where}: shapes do not agree")
             finite = all(np.isfinite(part).all() for part in (x, u, numbers))
             signed = (u >= 0).all() and np.isin(y[u != 0], (-1, 1)).all()
-            if not (finite and signed and node.share > 0 and node.opt >= 0):
+            if not (finite and signed and node.share > 0 and node.lower >= 0):
                 raise ValueError(f"{where}: points, signs, weights, share or bound that no stream holds")
 
     def buffer(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -174,6 +174,7 @@ class Stream:
         Raises:
             InputError: If the configuration cannot be used.
         """
+        require_whole("size", self.size, 2)
         self._plan(self.size)
         require_positive("C", self.C)
         if self.total_weight is not None:
@@ -198,7 +199,8 @@ class Stream:
             InputError: If points cannot be used, have another d than the first ones, or have so many features that the
                 dense buffer takes too much memory.
         """
-        if not np.size(y):
+        rows: Any = x
+        if not np.size(y) and np.shape(rows)[:1] == (0,):
             return state
         dtype = str(np.result_type(float_dtype(x), *([state.dtype] if state.rows else [])))  # that of all calls
         data = as_data(x, y, sample_weight)
@@ -245,11 +247,11 @@ class Stream:
         if m is not None and real.sum() > m:
             plan = self._plan(m)
             whole = whole._replace(x=whole.x[real], y=whole.y[real], weight=whole.weight[real])
-            room = 2 ** math.ceil(math.log2(len(whole.y)))
             key = jax.random.fold_in(state.base_key(), 2**31 - 1)
-            whole = reduced(whole, self.C, key, plan, state.opt, room)
+            whole = reduced(whole, self.C, key, plan, state.opt)
         info = {"n": state.rows, "U": state.weight, "sampler": self.sampler, "bound": self.bound}
-        return as_coreset(whole, self.C, state.dtype, info | {"chunks": state.chunks})
+        info |= {"chunks": state.chunks, "opt": max(state.opt, whole.opt)}
+        return as_coreset(whole, self.C, state.dtype, info)
 
     @transfers
     def union(self, state: StreamState) -> Node:
@@ -260,7 +262,7 @@ class Stream:
         """
         if state.x is None:
             raise InputError("state: the stream has seen no point yet.")
-        rest = [self._raw(state)] if state.filled else []
+        rest = [bounded(raw, self.C)] if state.filled and (raw := self._raw(state)).share > 0 else []
         return joined(*(node for node in state.levels if node is not None), *rest)
 
     def _plan(self, m: int) -> Plan:
@@ -280,12 +282,11 @@ class Stream:
         plan, base, node = self._plan(self.size), state.base_key(), self._raw(state)
         opt, levels, j = state.opt, list(state.levels), 0
         if node.share > 0:
-            node = reduced(node, self.C, node_key(base, 0, state.chunks), plan, opt, leaf=True)
-            opt = max(opt, float(node.opt))
+            node = reduced(node, self.C, node_key(base, 0, state.chunks), plan, opt)
             while j < len(levels) and (below := levels[j]) is not None:
                 levels[j], j = None, j + 1
                 node = reduced(joined(below, node), self.C, node_key(base, j, state.chunks), plan, opt)
-                opt = max(opt, float(node.opt))
             levels = levels + [None] * (j + 1 - len(levels))
             levels[j] = node
+            opt = max(opt, joined(*(level for level in levels if level is not None)).opt)
         return dataclasses.replace(state, filled=0, levels=tuple(levels), chunks=state.chunks + 1, opt=opt)

@@ -25,13 +25,12 @@ from jaxtyping import Array, Float
 from jaxsvm.coresets.construction.calibration import calibrated, reach_of, totals_of
 from jaxsvm.coresets.construction.coreset import shares_of_parts
 from jaxsvm.coresets.construction.partition import Cells, centres, nearest
-from jaxsvm.coresets.construction.queries import hinges, pool, with_metric
+from jaxsvm.coresets.construction.queries import hinges, largest, pool, with_metric
 from jaxsvm.coresets.construction.sensitivity import gammas
 from jaxsvm.coresets.measured import MEASURED
-from jaxsvm.coresets.parts.nodes import Node, room_for
+from jaxsvm.coresets.parts.nodes import Node
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.summary import Coreset
-from jaxsvm.runtime.arrays import zero_filled
+from jaxsvm.coresets.summary import Coreset, padded
 
 
 class Frame(NamedTuple):
@@ -76,10 +75,9 @@ def drawn_globally(
     """
     real = summary.weight > 0
     with jax.enable_x64(True):
-        data = _padded(summary.x[real], summary.y[real], summary.weight[real])
+        data = padded(summary.x[real], summary.y[real], summary.weight[real])
         shared = jax.device_get(_frame(key, *data, C, MEASURED.rough_gap, clusters))
-    # Parts of one class give no lower bound: take half of the summary's own optimum if that is larger.
-    shared = shared._replace(lower=max(float(summary.lower), 0.5 * float(shared.lower)))
+    shared = shared._replace(lower=summary.opt)
     known = Sums(*(sum(column) for column in zip(*over_parts(partial(sums, shared)), strict=True)))
     draws = over_parts(partial(drawn, shared, known, _scale(summary, m, shared, known), seed))
     return _finished(draws, shared, known, dtype, info)
@@ -102,7 +100,7 @@ def sums(shared: Frame, number: int, x: np.ndarray, y: np.ndarray, u: np.ndarray
     """Compute a part's terms; add them up in the order of the parts."""
     del number
     with jax.enable_x64(True):
-        return jax.device_get(_sums(*_padded(x, y, u), shared))
+        return jax.device_get(_sums(*padded(x, y, u), shared))
 
 
 @jax.jit
@@ -147,7 +145,7 @@ def drawn(
     passed = np.floor(np.cumsum(pi[order]) + random.random())
     taken = np.sort(order[np.diff(passed, prepend=0.0) > 0])
     with jax.enable_x64(True):
-        reach = jax.device_get(_reach(*_padded(u, pi, A)))
+        reach = jax.device_get(_reach(*padded(u, pi, A)))
     return Drawn(x[taken], y[taken], u[taken], pi[taken], float(parts[0].sum()), reach)
 
 
@@ -159,7 +157,7 @@ def _scored(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return cells `(n,)`, bounds, scores and pulls `(3, n)`, and the calibrated variables, `(n, d + 4)`."""
     with jax.enable_x64(True):
-        label, parts, A = jax.device_get(_score(*_padded(x, y, u), shared, known))
+        label, parts, A = jax.device_get(_score(*padded(x, y, u), shared, known))
         return label[: len(y)], parts[:, : len(y)], A[: len(y)]
 
 
@@ -174,7 +172,7 @@ def _score(x: Array, y: Array, u: Array, shared: Frame, known: Sums) -> tuple[Ar
     pilot = shared.queries[0]
     at = Pilot(pilot[:-1], pilot[-1], F[0], shared.lower, jnp.zeros_like(u))
     gamma = gammas(cell, u, shared.C, at, "dir", False)
-    score = u * (shared.C * h / jnp.maximum(F, jnp.finfo(u.dtype).tiny)).max(axis=1)
+    score = largest(u[:, None] * shared.C * h / jnp.maximum(F, jnp.finfo(u.dtype).tiny))
     z = jnp.concatenate([x, jnp.ones((len(y), 1), x.dtype)], axis=1)
     pull = u * (h[:, 0] > 0) * jnp.linalg.norm(z @ shared.metric.T, axis=1)
     return label, jnp.stack([gamma, jnp.where(u > 0, score, 0), pull]), A
@@ -189,7 +187,7 @@ def _finished(parts: list[Drawn], shared: Frame, known: Sums, dtype: Any, info: 
     x, y, u, pi = (np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "u", "pi"))
     reach = np.sum([part.reach for part in parts], axis=0)
     with jax.enable_x64(True):
-        moved = jax.device_get(_calibrated(*_padded(x, y, u / pi, pi), reach, shared, known))[: len(y)]
+        moved = jax.device_get(_calibrated(*padded(x, y, u / pi, pi), reach, shared, known))[: len(y)]
         gap = float(_objectives(shared, known)[0]) - float(shared.lower)
     C = float(shared.C)
     info = {"C": C, "C_data": C, "regulariser": "pinned", "share": 1.0, "opt": float(shared.lower), "gap": gap} | info
@@ -201,8 +199,3 @@ def _finished(parts: list[Drawn], shared: Frame, known: Sums, dtype: Any, info: 
 def _calibrated(x: Array, y: Array, v: Array, pi: Array, reach: Array, shared: Frame, known: Sums) -> Array:
     A = _seen(x - shared.origin, y, shared)[2]
     return calibrated(v, jnp.where(v > 0, 1 - pi, 0), A, known.totals, reach)
-
-
-def _padded(*arrays: np.ndarray) -> list[np.ndarray]:
-    """Pad with absent points, so that few programs serve parts of all sizes."""
-    return [zero_filled(np.asarray(a, float), room_for(len(a))) for a in arrays]
