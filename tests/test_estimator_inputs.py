@@ -14,6 +14,7 @@ from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
 from jaxsvm import estimators
 from jaxsvm.errors import InputError
+from jaxsvm.estimators import linear
 from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training import probability
 
@@ -366,3 +367,29 @@ def test_nu_is_refused_before_a_kernel_is_computed_and_remedies_are_parameters()
         estimators.NuSVC(nu=0.5, kernel=kernel).fit(X, np.arange(60) < 5)
     with pytest.warns(ConvergenceWarning, match="A larger max_iter, a larger nu or a larger tol may help"):
         estimators.NuSVC(nu=0.1, kernel="linear", max_iter=100).fit(X, THREE % 2)
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "hinge"])
+@pytest.mark.parametrize("kind", ["text", "wide", "steep"])
+def test_wide_points_take_products_alone_and_are_certified(loss, kind, monkeypatch):
+    """55 s of CPU for a text of 3,000 x 60,000, where scikit-learn takes .03: each chosen row was made dense."""
+    monkeypatch.setattr(linear, "gram_of", None)
+    rng = np.random.default_rng(3)
+    x, codes = sp.random_array((150, 30_000), density=1e-3, rng=rng).tocsr(), rng.integers(0, 3, 150)
+    if kind != "text":
+        x, codes = rng.normal(size=(60, 90)) * (30 if kind == "steep" else 0.1), Y
+    weight, scaling = np.where(np.arange(len(codes)) % 7 == 0, 0, 1 + codes), 2.0
+    options = {"C": 3.0, "loss": loss, "intercept_scaling": scaling}
+    ours = estimators.LinearSVC(**options).fit(x, codes, weight)
+    theirs = svm.LinearSVC(**options, tol=1e-6, max_iter=100_000).fit(x, codes, weight)
+
+    def values(machine):
+        signs = np.where(codes == np.arange(3)[:, None], 1, -1) if kind == "text" else (2 * codes - 1)[None]
+        slack = np.maximum(1 - signs * (x @ machine.coef_.T + machine.intercept_).T, 0)
+        norms = (machine.coef_**2).sum(axis=1) + (machine.intercept_ / scaling) ** 2
+        return norms / 2 + 3 * (slack**2 if loss == "squared_hinge" else slack) @ weight
+
+    primal, dual, gap = ours.certificate_
+    np.testing.assert_allclose(values(ours), primal, rtol=1e-9)
+    assert (values(theirs) >= dual * (1 - 1e-9)).all() and (primal <= (1 + 2e-4) * values(theirs)).all()
+    assert (gap <= 1e-4).all() and ours.fit_status_ == 0

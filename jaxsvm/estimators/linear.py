@@ -23,13 +23,18 @@ from jaxsvm.estimators.base import LinearEstimator, report
 from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import padded_rows
 from jaxsvm.estimators.training.machines import weighted_problem
+from jaxsvm.estimators.training.multiclass import one_thread
 from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.validation import ClassWeight, Seed, labelled, signs_against_rest
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
+from jaxsvm.numerics.hinge_program import minimum_by_products
+from jaxsvm.numerics.measured import MEASURED as SIZES
+from jaxsvm.numerics.precision import rounding
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.results.fit import Certificate
+from jaxsvm.results.judge import judged
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import transfers
 
@@ -40,6 +45,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
     `min (|w|^2 + b^2 / s^2) / 2 + C sum_i loss_i`, `loss = max(0, 1 - y f)^2` or `max(0, 1 - y f)`, where s is
     `intercept_scaling`: the problem, parameters and attributes of `sklearn.svm.LinearSVC`, and `certificate_`. Solved
     by Newton (squared hinge) or interior point steps in feature space, O(n d^2) each; C does not change their number.
+    Sparse rows, and dense ones of more features than samples or 2,000, take products alone, O(entries) each.
 
     Args:
         penalty: "l2".
@@ -168,14 +174,40 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
             X = sp.hstack([X, constant], format="csr") if sp.issparse(X) else np.hstack([X, constant])
         if sp.issparse(X) and X.shape[1] <= 2000 and n * X.shape[1] <= 5e7:  # dense points take the feature solvers
             X = X.toarray()
-        operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(padded_columns(X), size_class(n)))
+        wide, operator = sp.issparse(X) or X.shape[1] > min(n, SIZES.largest_direct_system), None
         solved, w, signs = [], [], list(signs_against_rest(codes, len(self.classes_)))
         progress = Progress(self, len(signs))
         for y in signs:
-            problem = weighted_problem(operator, y, weight, self.C, self.loss, "none")
-            solved.append(progress.ended(solve_by_driver(problem, self.tol, callback=progress.callback)))
-            w.append(np.asarray(X.T @ solved[-1].dual_coef[:n]).ravel())
+            found, coef = self._by_products(X, y, weight) if wide else (None, None)
+            if found is None:
+                if operator is None:
+                    operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(padded_columns(X), size_class(n)))
+                problem = weighted_problem(operator, y, weight, self.C, self.loss, "none")
+                found = solve_by_driver(problem, self.tol, callback=progress.callback)
+                coef = np.asarray(X.T @ found.dual_coef[:n]).ravel()
+            solved.append(progress.ended(found))
+            w.append(coef)
         return solved, np.stack(w)
+
+    def _by_products(self, X: Any, y: np.ndarray, weight: np.ndarray) -> tuple[Solved | None, np.ndarray]:
+        """Return the solution from products with X, and its weights `(d,)`; None if it is not certified to `tol`."""
+        w, coef, here = np.zeros(X.shape[1]), np.zeros(len(y)), weight > 0
+        used = np.bincount(X.indices, minlength=len(w)) > 0 if sp.issparse(X) else np.ones(len(w), bool)
+        rows = X if here.all() else X[here]
+        rows = rows if used.all() else rows[:, np.flatnonzero(used)]
+        square = self.loss == "squared_hinge"
+        c = (2 if square else 1) * self.C * weight[here]
+        with one_thread():
+            found = minimum_by_products(rows, y[here], c, square, 0.9 * self.tol)
+        w[used], coef[here] = found.w, y[here] * found.a
+        sizes = np.sqrt(rows.multiply(rows).sum(axis=1) if sp.issparse(X) else np.einsum("ij,ij->i", rows, rows))
+        reach = found.a @ np.ravel(sizes) * np.linalg.norm(found.w)
+        off = 4 * rounding(len(c), np.float64) * found.value + 4 * np.finfo(float).eps * reach
+        P, D = np.float64(found.value), np.float64(found.value - found.gap)
+        certificate = judged(P, D, P - D + off, D, rounding=1e-9 * abs(D))
+        if not certificate.relative_gap <= self.tol:
+            return None, w
+        return Solved(coef, 0.0, certificate, found.steps, Status.CONVERGED), w
 
 
 def padded_columns(x: np.ndarray) -> np.ndarray:
