@@ -20,6 +20,7 @@ from oracle import laplacian, linear, poly, rbf, sigmoid
 import jaxsvm
 from jaxsvm import DataError, FrankWolfe, InputError
 from jaxsvm.datasets import Layout, Scaling
+from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
 
 N, D = 30, 3
@@ -761,3 +762,26 @@ def test_an_empty_support_predicts_the_bias():
         nothing = jax.tree.map(jnp.zeros_like, fit)
         model = jaxsvm.compact(nothing, problem)
         np.testing.assert_array_equal(jaxsvm.decision_function(model, NEW), np.zeros(13))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_fit_computes_kernel_values_of_its_support_alone(several, monkeypatch):
+    """All rows were computed: for 51 support vectors of 50,000 samples 6 s of CPU instead of .02."""
+    rows, apply = [], KernelBasis.apply
+    monkeypatch.setattr(KernelBasis, "apply", lambda basis, *more: [rows.append(len(basis.x)), apply(basis, *more)][1])
+    rng = np.random.default_rng(0)
+    x, new = rng.normal(size=(400, 2)), rng.normal(size=(3, 2))
+    make = functools.partial(jaxsvm.hinge_problem, jaxsvm.gram(RBF(1.0), x), C=10.0)
+    codes = (x[:, 0] > 0).astype(int)
+    problem = jaxsvm.one_versus_one(make, codes + (x[:, 1] > 1)) if several else make(2 * codes - 1)
+    fit = (jaxsvm.fit_many if several else jaxsvm.fit)(problem, tol=1e-3)
+    coef, bias = np.asarray(fit.dual_coef), np.asarray(fit.bias)
+    want = np.exp(-((new[:, None] - x) ** 2).sum(axis=2)) @ coef.T + bias
+    decide = lambda points: jaxsvm.decision_function(fit, problem, points)  # noqa: E731
+    for values in (decide(new), jax.jit(decide)(jnp.asarray(new))):
+        np.testing.assert_allclose(values, want, atol=1e-5)
+    support = int(coef.reshape(-1, 400).any(axis=0).sum())
+    assert support < 100 and max(rows) <= 256  # the smallest of few sizes
+    whole = jax.jit(lambda fit: jaxsvm.decision_function(fit, problem, new))(fit)  # of a traced one nothing is known
+    np.testing.assert_allclose(whole, want, atol=1e-5)
+    assert rows[-1] == 400

@@ -20,6 +20,7 @@ from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import Basis, KernelBasis
 from jaxsvm.models.file import read_model, save_model
 from jaxsvm.models.machines import Machines, class_of, votes
+from jaxsvm.numerics import sizes
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import CSR, PointsLike, taken
 from jaxsvm.problems.contract import Problem
@@ -161,12 +162,12 @@ def compact(
     return Model(basis, coef, fit.bias, fit.R, fit.certificate, scaling, classes, layout)
 
 
-def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
-    """Keep the samples with a coefficient that is not 0, by NumPy: JAX would compile the gather for every size."""
+def _without_zeros(basis: Any, coef: Array, exactly: bool = True) -> tuple[Any, Array]:
+    """Keep the samples with a coefficient that is not 0, by NumPy; unless `exactly`, up to one of a few numbers."""
     if not isinstance(basis, KernelBasis):  # features: the coefficients are a weight vector
         return basis, coef
-    values = np.asarray(coef)
-    kept = np.flatnonzero(values.reshape(len(values), -1).any(axis=1))
+    found = (values := np.asarray(coef)).reshape(len(coef), -1).any(axis=1)
+    kept = sizes.filled(found, found, found.sum() if exactly else sizes.class_of(found.sum(), len(found)))
     with jax.enable_x64(True):  # placed in the dtype that they have
         x = jax.device_put(taken(jax.tree.map(np.asarray, basis.x), kept))
         return dataclasses.replace(basis, x=x), jax.device_put(values[kept])
@@ -194,13 +195,12 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
             (missing and unknown ones are errors). If the model has a preparation, a frame has the columns of the
             training file (labels may be absent), which are prepared; an array has points prepared already.
             For a precomputed kernel, the kernel values between new points and all training samples, `(m, n)`.
-        calibrated: Whether values are in primal scale, margin 1; False gives the paper's `h`, which is R times as large
-            (docs/mathematics.md, The dual, on the simplex).
+        calibrated: Whether values are in primal scale, margin 1; False gives the paper's `h`, R times as large.
 
     Returns:
-        Values `(m,)`, positive on the side of +1; of several classes one column per pair, or per machine. Rows are
-        computed in blocks: a million of them need no m x n memory. Sparse points become dense, a block at a time, if
-        the model shifts its columns.
+        Values `(m,)`, positive on the side of +1; of several classes one column per pair, or per machine. Kernel values
+        are those of the support; if a fit is traced, or on a mesh, of all samples. Rows are computed in blocks, for
+        which sparse points become dense if the model shifts its columns.
 
     Raises:
         InputError: If the arguments do not fit together.
@@ -216,8 +216,10 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     elif len(arguments) == 3 and isinstance(arguments[0], Fit) and hasattr(arguments[1], "gram"):
         fit, problem, x_new = arguments
         _require_fit_of(problem, fit)
-        coefficients = fit.dual_coef.T if isinstance(problem, Machines) else fit.dual_coef
-        basis, coefficients = problem.gram.expansion(coefficients)
+        few = is_concrete(fit, problem) and problem.gram.spread is None
+        coefficients = np.asarray(fit.dual_coef) if few else fit.dual_coef  # inside a `jit` of x_new too
+        basis, coef = problem.gram.expansion(coefficients.T if isinstance(problem, Machines) else coefficients)
+        basis, coefficients = _without_zeros(basis, coef, exactly=False) if few else (basis, coef)
         model = Model(basis, coefficients, fit.bias, fit.R, fit.certificate)
     else:
         kinds = ", ".join(type(argument).__name__ for argument in arguments)
@@ -303,9 +305,8 @@ def predict(*arguments: Any) -> Shaped[np.ndarray | Array, " m"]:
 
     Returns:
         The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype; for machines class
-        codes, integers. A value of 0 counts as positive. Of several classes the votes of their pairs decide, or the
-        largest value of one against the rest; a model of regression predicts its values. Under tracing, a value that
-        is NaN because kernel values overflow has the label NaN; of machines the code -1.
+        codes, integers. 0 counts as positive. Of several classes the votes of their pairs decide, or the largest value
+        of one against the rest; a model of regression predicts its values. Under tracing, NaN has the label NaN, or -1.
 
     Raises:
         InputError: If the arguments do not fit together, or a decision value is NaN.
