@@ -205,9 +205,8 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         off = 4 * rounding(len(c), np.float64) * found.value + 4 * np.finfo(float).eps * reach
         P, D = np.float64(found.value), np.float64(found.value - found.gap)
         certificate = judged(P, D, P - D + off, D, rounding=1e-9 * abs(D))
-        if not certificate.relative_gap <= self.tol:
-            return None, w
-        return Solved(coef, 0.0, certificate, found.steps, Status.CONVERGED), w
+        solved = Solved(coef, 0.0, certificate, found.steps, Status.STALLED).judged(self.tol, definite=True)
+        return solved if solved.status == Status.CONVERGED else None, w
 
 
 def padded_columns(x: np.ndarray) -> np.ndarray:
