@@ -87,7 +87,7 @@ class InteriorPoints:
     """
 
     going = True
-    """Whether rounding leaves room for another step."""
+    """Whether rounding, of values or of systems, leaves room for another step."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -115,7 +115,7 @@ class InteriorPoints:
         change = (slope - weight * y * squares.product(run.join.split(inner))) / D
         d_under, d_over = t / a - under - under / a * change, t / (1 - a) - over + over / (1 - a) * change
         step = step_inside((a, change), (1 - a, -change), (under, d_under), (over, d_over))
-        self.going = step > 1e-6
+        self.going = step > 1e-6 and squares.solved
         if self.going:
             self.a, self.under, self.over = a + step * change, under + step * d_under, over + step * d_over
             self._evaluate()

@@ -24,7 +24,10 @@ class JoinedSquares:
         blocks: The features of each table.
         rows: The row of each table, `(n,)` each.
         rest: The number of coefficients without the largest category's: the order of the dense system.
+        solved: Whether conjugate gradients reached their tolerance in every system.
     """
+
+    solved = True
 
     def __init__(self, blocks: list[Any], rows: list[np.ndarray]) -> None:
         """Locate the coefficients of each table's numbers and of each category."""
@@ -108,7 +111,13 @@ class JoinedSquares:
         left, own = right.T.tocsr(), ridge * scale**2
         operator: Any = LinearOperator  # whose stub lacks its arguments
         system = operator((self.d, self.d), matvec=lambda z: own * z + left @ (right @ z), dtype=float)
-        return lambda b: scale * cg(system, scale * b, rtol=1e-10, maxiter=4000)[0]
+
+        def solve(b: np.ndarray) -> np.ndarray:
+            z, unsolved = cg(system, scale * b, rtol=1e-10, maxiter=4000)
+            self.solved = self.solved and not unsolved
+            return scale * z
+
+        return solve
 
     def _levels(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Sum weights per level and pair of levels, `(rest, d)`; and those of the largest category, `(d - rest,)`."""
