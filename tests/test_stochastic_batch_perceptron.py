@@ -531,6 +531,15 @@ def test_a_callback_sees_the_current_w_of_many_samples():
     assert levels[-1] > levels[0]
 
 
+def test_working_sets_solve_it_in_float32():
+    """The default above 2,048 samples: a certificate in float64 begins the next hinge problem, whose sums had no bits."""
+    x, y, _ = data()
+    here = slack_problem(jaxsvm.gram(RBF(gamma=0.5), x.astype(np.float32)), y.astype(np.float32), NU, bias="none")
+    fit = jaxsvm.check(jaxsvm.fit(here, jaxsvm.EquivalentHinge(jaxsvm.WorkingSet(size=16, fresh=8), tol=1e-2)))
+    assert float(fit.certificate.dual) <= exact().level * (1 + 1e-5)
+    assert float(fit.certificate.primal) >= exact().level * (1 - 1e-5)
+
+
 @pytest.mark.slow
 def test_weights_are_duplicates():
     _, y, K = data()

@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widened
 from jaxsvm.numerics.products import weighted_rows
+from jaxsvm.problems.arguments import vector_dtype
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.working_set.block import Steps
@@ -15,8 +16,8 @@ from jaxsvm.solvers.working_set.members import ends, is_negative_along
 
 
 def begun(problem: BoxProblem, a: Array | None) -> dict[str, Any]:
-    """Compute `s = Qa`, and in dtypes narrower than float64 also its bits in twice the precision; an a of None is 0."""
-    if jnp.finfo(problem.dtype).bits >= 64:
+    """Compute `s = Qa`, and of data narrower than float64 also its bits in twice the precision; an a of None is 0."""
+    if jnp.finfo(vector_dtype(problem.gram)).bits >= 64:  # of the data: the problem may be one that was widened
         return {"s": jnp.zeros_like(problem.y) if a is None else problem.matvec(a), "exact": None}
 
     def compute(problem: BoxProblem, a: Array | None) -> dict[str, Array]:
