@@ -415,3 +415,13 @@ def test_ball_sgd_finds_the_svm_whose_norm_is_the_radius():
 def test_refusals_say_what_to_do(make, words):
     with pytest.raises(jaxsvm.InputError, match=words):
         make()
+
+
+def test_a_gap_is_worth_the_steps_of_the_bound():
+    """`(sqrt(lam) + r)^2 / (2 lam gap)` with r the longest present sample."""
+    x, y = data()
+    weight = np.ones(N)
+    weight[np.linalg.norm(x, axis=1).argmax()] = 0
+    here = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, C, bias="none", sample_weight=weight)
+    lam, r = 1 / (C * weight.sum()), np.linalg.norm(x[weight > 0], axis=1).max()
+    assert float(Pegasos().worth(here, 0.1)) == pytest.approx((np.sqrt(lam) + r) ** 2 / (2 * lam * 0.1), rel=1e-12)

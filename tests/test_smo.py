@@ -515,3 +515,17 @@ def test_a_problem_whose_answer_is_nothing_is_answered(q):
     assert not np.asarray(fit.alpha).any()
     assert float(fit.certificate.primal) == float(fit.certificate.dual) == 0
     assert float(fit.certificate.relative_gap) < 1e-12
+
+
+def test_the_running_excess_is_the_gap():
+    """`(P - D) / D / tol` of a feasible point by NumPy, without a bias: the driver ends a fit's steps by it."""
+    _, y, K = data()
+    here, Q = problem(), truth.signed(K, y)
+    a = np.random.default_rng(0).random(N) * 2.0
+    a *= a.sum() / (a @ Q @ a)  # the dual value is positive
+    a = np.clip(a, 0, 2.0)
+    primal, dual = a @ Q @ a / 2 + 2.0 * np.maximum(0, 1 - Q @ a).sum(), a.sum() - a @ Q @ a / 2
+    assert dual > 0
+    solver = SMO(variables=1, tol=0.25)
+    excess = solver.running_excess(here, solver.init(here, None, jnp.asarray(a)))
+    assert float(excess) == pytest.approx((primal - dual) / dual / 0.25, rel=1e-9)

@@ -532,7 +532,7 @@ def test_a_callback_sees_the_current_w_of_many_samples():
 
 
 def test_working_sets_solve_it_in_float32():
-    """The default above 2,048 samples: a certificate in float64 begins the next hinge problem, whose sums had no bits."""
+    """The default above 2,048 samples: certificates in float64 begin the next hinge problem, whose sums had no bits."""
     x, y, _ = data()
     here = slack_problem(jaxsvm.gram(RBF(gamma=0.5), x.astype(np.float32)), y.astype(np.float32), NU, bias="none")
     fit = jaxsvm.check(jaxsvm.fit(here, jaxsvm.EquivalentHinge(jaxsvm.WorkingSet(size=16, fresh=8), tol=1e-2)))

@@ -44,7 +44,7 @@ class Perceptron(Solver[BoxForm]):
         output: "last" (the current w), "average" (the mean of all), or "random" (one of all, uniformly drawn, as in the
             theory of its errors); static.
         order: "permuted" (a fresh permutation a pass) or "random" (uniform, with replacement); static.
-        tol: Relative gap at which to stop earlier, > 0.
+        tol: Relative gap at which to stop earlier, > 0; it is tested after a chunk without a mistake.
         check_every: Steps in a chunk; static.
 
     Raises:
