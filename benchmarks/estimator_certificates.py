@@ -2,8 +2,8 @@
 
     python benchmarks/estimator_certificates.py --count 400 --seed 0
 
-runs classifiers of 60 to 2,500 samples alone. There the judge is projected ascent in float64: CONVERGED is false where a
-feasible dual point lies above the primal value that is said, or where the gap of the returned numbers is above `tol`.
+runs classifiers of 60 to 2,500 samples alone. There the judge is projected ascent in float64: CONVERGED is false where
+a feasible dual point lies above the primal value that is said, or the gap of the returned numbers is above `tol`.
 """
 
 import argparse
