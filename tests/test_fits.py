@@ -301,3 +301,12 @@ def test_bad_problems_are_refused(change, message):
 def test_bad_configurations_are_refused(make, message):
     with pytest.raises(jaxsvm.InputError, match=message):
         make()
+
+
+def test_where_nothing_was_proved_the_widest_column_is_named_first():
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32) * np.float32([1, 1e12, 1])
+    y = np.where(np.arange(40) % 2 == 0, 1, -1)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.Polynomial(3), x), y, 1.0)
+    with pytest.warns(jaxsvm.ConvergenceWarning, match=r"Scale the columns first: column 1 spans .*e\+12"):
+        fit = jaxsvm.fit(problem, jaxsvm.SMO(max_steps=100))
+    assert not fit.certificate.relative_gap < 1

@@ -136,7 +136,7 @@ def fit(
         raise InputError(f"max_seconds and callback need {where}.")
     result = (jax.jit(fit_compiled) if is_concrete(constant) else fit_compiled)(problem, solver, key, init)
     if concrete:
-        warn_unless_converged(result, solver)
+        warn_unless_converged(result, solver, problem)
     return result
 
 
@@ -237,7 +237,7 @@ def drive(
             best = better_of(trimmed(_of_nothing(prepared).fit(result.status.code, result.counters), n), best)
         best = dataclasses.replace(best, counters=reduce(Counters.plus, counters), status=result.status)
         if options.warns:
-            warn_unless_converged(best, solver)
+            warn_unless_converged(best, solver, problem)
     return best
 
 
@@ -303,12 +303,26 @@ def _solve_remaining(
     return dataclasses.replace(inside, alpha=whole)
 
 
-def warn_unless_converged(fitted: Fit, solver: Solver) -> None:
-    """Warn of a fit that ended in any other way."""
-    status = Status(int(fitted.status))
+def warn_unless_converged(fitted: Fit, solver: Solver, problem: Problem) -> None:
+    """Warn of a fit that ended in any other way; where nothing was proved, of columns that differ much first."""
+    status, gap = Status(int(fitted.status)), float(fitted.certificate.relative_gap)
     if status != Status.CONVERGED:
+        numeric = status in (Status.STALLED, Status.MAX_STEPS, Status.NOT_FINITE)
+        scaling = _uneven(problem.gram.x) if gap >= 1 and numeric else ""
         warn(
             f"{type(solver).__name__} ended as {status.name} after {int(fitted.steps)} steps with a relative gap of "
-            f"{float(fitted.certificate.relative_gap):.3g} (tol {float(solver.tol):.3g}). {advice(status, fitted)}",
+            f"{gap:.3g} (tol {float(solver.tol):.3g}). {scaling}{advice(status, fitted)}",
             ConvergenceWarning,
         )
+
+
+def _uneven(x: Any) -> str:
+    """Advise to scale the columns of dense points `(n, d)` where the widest is a hundred times the narrowest."""
+    here = getattr(x, "is_fully_addressable", True)
+    if not here or np.ndim(x) != 2 or not jnp.issubdtype(x.dtype, jnp.floating):
+        return ""
+    widths = np.ptp(np.asarray(x, np.float64), axis=0)
+    widths, widest = widths[widths > 0], int(np.argmax(widths))
+    if len(widths) < 2 or not widths.max() >= 100 * widths.min():
+        return ""
+    return f"Scale the columns first: column {widest} spans {widths.max():.3g}, the narrowest {widths.min():.3g}. "
