@@ -26,7 +26,8 @@ from jaxsvm.estimators import SVC, SVR, NuSVC
 from jaxsvm.estimators.training import box, within_classes
 from jaxsvm.kernels import RBF
 from jaxsvm.loop import bursts, carried_certificate
-from jaxsvm.loop.interruption import Interruption, unless, watching, workers
+from jaxsvm.loop.interruption import Interruption, unless, until_halt, watching, workers
+from jaxsvm.loop.passes import run_passes
 
 HERE = Path(__file__).resolve().parent
 SECONDS = float(os.environ.get("JAXSVM_TEST_SECONDS", "1"))
@@ -259,6 +260,25 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     with pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
         model = SVR(**options, epsilon=0.01).fit(x[: n // 2], y[: n // 2])
     assert np.isfinite(model.certificate_.relative_gap) and len(calls) <= 4
+
+
+def test_a_pass_ends_between_chunks():
+    """No further chunk is read, and the descent keeps what it had before the pass."""
+    read = []
+
+    class Descent:
+        going = True
+
+        def advance(self):
+            for part in until_halt(range(4)):
+                read.append(part)
+                if len(read) == 6:
+                    Interruption.last = -math.inf
+                    signal.raise_signal(signal.SIGINT)
+
+    with watching() as stop:
+        run_passes(Descent(), lambda: stop.seen, stop)
+    assert read == [0, 1, 2, 3, 0, 1] and stop.came
 
 
 def test_a_handler_of_the_users_own_stays():

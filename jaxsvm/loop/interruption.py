@@ -15,9 +15,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 
@@ -30,6 +30,7 @@ SWALLOWING = ("_xla_gc_callback", "__del__")
 _handed: contextvars.ContextVar[Any] = contextvars.ContextVar("interruption", default=None)
 """The flag of the call that runs in this thread, or that started it."""
 _counting = threading.Lock()
+_T = TypeVar("_T")
 
 
 class Interruption:
@@ -89,6 +90,19 @@ class Interruption:
         if self.came:
             raise KeyboardInterrupt
         self.came = True
+
+
+class Halt(KeyboardInterrupt):
+    """The flag of the running call was set within a long turn, which ends without a result."""
+
+
+def until_halt(parts: Iterable[_T]) -> Iterator[_T]:
+    """Yield the parts of a long turn; raise `Halt` between them once the flag of the running call is set."""
+    stop = _handed.get()
+    for part in parts:
+        if stop is not None and stop.seen:
+            raise Halt
+        yield part
 
 
 @dataclasses.dataclass(frozen=True)

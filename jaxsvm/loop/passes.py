@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from jaxsvm.loop.interruption import Interruption
+from jaxsvm.loop.interruption import Halt, Interruption
 
 
 class Descent(Protocol):
@@ -34,5 +34,7 @@ def run_passes(
             descent.advance()
             stop.begun = True
             after()
+        except Halt:
+            return
         except KeyboardInterrupt:
             stop.note()

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.datasets.labels import several_classes, targets
 from jaxsvm.designs.contract import Chunk, OfChunk, Total
 from jaxsvm.errors import InputError
+from jaxsvm.loop.interruption import until_halt
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import PointsLike, Rows
@@ -204,14 +205,14 @@ class OfChunks:
     def total(self, function: OfChunk, *arguments: object) -> Total:
         """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
         total: Any = None
-        for chunk in self.chunks():
+        for chunk in until_halt(self.chunks()):
             part = sum_of(function, chunk, arguments)
             total = part if total is None else jax.tree.map(np.add, total, part)
         return total
 
     def chosen(self, function: OfChunk, *arguments: object) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
-        return joined([chosen_of(function, chunk, arguments) for chunk in self.chunks()])
+        return joined([chosen_of(function, chunk, arguments) for chunk in until_halt(self.chunks())])
 
 
 def joined(parts: list[Chunk]) -> Chunk:
