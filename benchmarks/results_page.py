@@ -163,13 +163,15 @@ def coresets():
     for name, of in found.items():
         means = {(row["method"], row["m"]): row["mean"] for row in of["rows"]}
         cells = (
-            f"{means['ours', m]:.2g} ({means['uniform', m] / means['ours', m]:.3g})" if ("ours", m) in means else ""
+            f"{means['ours', m]:.2g} ({means['uniform', m] / means['ours', m]:.3g})"
+            if ("ours", m) in means and m >= 5 * of["d"]
+            else ""
             for m in sizes
         )
         rows.append((f"{name}, {of['n']} x {of['d']}, {of['trials']} draws", *cells))
     text = (
         "## Coresets\n\nMean of F(w_S) / F* - 1 of what is trained on m points, C = 1, and in parentheses how many times less than of as many points drawn uniformly: "  # noqa: E501
-        '`benchmarks/coresets.py`. Below five points a feature these figures are of recombined points (`sampler="recombination"` today), not of a draw, and below one a feature nothing helps (docs/mathematics.md).\n\n'  # noqa: E501
+        "`benchmarks/coresets.py`. Cells of fewer than five points a feature are empty: a run of today is needed.\n\n"  # noqa: E501
     )
     return text + table(("data", *(f"m = {m}" for m in sizes)), rows)
 

@@ -564,6 +564,9 @@ def test_sizes():
         ({"key": "seed"}, "key is 'seed'"),
         ({"clusters": 0}, "clusters is 0"),
         ({"clusters": True}, "clusters is True"),
+        ({"C": 1e300}, "at most 1e150"),
+        ({"sample_weight": np.full(8, 1e300)}, "at most 1e150"),
+        ({"key": 2**70}, "64 bits"),
         ({"clusters": ()}, "clusters is empty"),
     ],
 )

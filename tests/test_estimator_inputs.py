@@ -12,7 +12,8 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
-from jaxsvm import estimators
+import jaxsvm
+from jaxsvm import coresets, designs, estimators
 from jaxsvm.errors import InputError
 from jaxsvm.estimators import linear
 from jaxsvm.estimators.measured import MEASURED
@@ -278,21 +279,33 @@ def test_nu_machines_without_a_free_support_vector_decide_in_the_middle_as_libsv
         np.testing.assert_allclose(ours.fit(x[rows], y[rows]).decision_function(x), expected, rtol=1e-5, atol=1e-5)
 
 
-def fit_and_tell(connection):
-    """What becomes of a fit, in a process of its own."""
+ROWS = designs.from_arrays(X, Y)
+COMPUTE = {
+    "SVC": lambda: estimators.SVC().fit(X, Y),
+    "designs.fit": lambda: designs.fit(ROWS, 1.0),
+    "a pass over a design": lambda: ROWS.total(lambda chunk: chunk.weight.sum()),
+    "coresets.Stream": lambda: coresets.Stream(1.0, 8).init(),
+    "coresets.from_files": lambda: coresets.from_files("no.npz", 1.0, 8),
+    "Pegasos.start": lambda: jaxsvm.Pegasos().start(3, 0.1),
+}
+
+
+def fit_and_tell(connection, what):
+    """What becomes of a computation, in a process of its own."""
     try:
-        estimators.SVC().fit(X, Y)
+        COMPUTE[what]()
     except RuntimeError as error:
         connection.send(str(error))
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes are not forked here")
 @pytest.mark.filterwarnings("ignore:.*fork.*")
-def test_a_process_that_was_forked_after_a_fit_says_so_and_does_not_wait_for_ever():
+@pytest.mark.parametrize("what", COMPUTE)
+def test_a_process_that_was_forked_after_a_fit_says_so_and_does_not_wait_for_ever(what):
     estimators.SVC().fit(X, Y)
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=fit_and_tell, args=(theirs,), daemon=True)
+    child = context.Process(target=fit_and_tell, args=(theirs, what), daemon=True)
     child.start()
     assert ours.poll(60) and "forked from one in which jaxsvm had computed" in ours.recv()
     child.join(60)

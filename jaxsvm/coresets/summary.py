@@ -155,7 +155,7 @@ def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1
 
 def solved(x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, tol: float) -> Any:
     """Return the `Pilot` of a problem, on the host, inside `jax.enable_x64`."""
-    require_positive("C", C)
+    require_costs(C, u)
     return jax.device_get(_solution(*padded(x, y, u), float(C), tol))
 
 
@@ -227,10 +227,21 @@ def as_key(key: Any) -> Array:
     if not is_concrete(key):
         raise InputError("key is being traced: make coresets outside jit and vmap, one for each key in a loop.")
     if isinstance(key, int | np.integer):
+        if not -(2**63) <= key < 2**63:
+            raise InputError(f"key is {key}: a seed of 64 bits is needed.")
         return jax.random.key(int(key))
     if not isinstance(key, jax.Array):
         raise InputError(f"key is {key!r}: a random key (jax.random.key) or a whole number is needed.")
     return jax.random.wrap_key_data(key) if key.dtype == np.uint32 else key
+
+
+def require_costs(C: Any, u: np.ndarray) -> None:
+    """Refuse costs `C u` whose products overflow."""
+    require_positive("C", C)
+    with np.errstate(over="ignore"):
+        costs = float(C) * float(u.sum())
+    if not costs < 1e150:
+        raise InputError(f"C is {C:.3g}, {costs:.3g} with all weights: at most 1e150 can be computed with; scale them.")
 
 
 def centred(x: Array, u: Array) -> Array:

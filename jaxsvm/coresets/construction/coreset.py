@@ -40,7 +40,17 @@ from jaxsvm.coresets.construction.sampling import inclusion, independent, query_
 from jaxsvm.coresets.construction.sensitivity import BOUNDS, REGULARISERS, cluster_counts, smallest
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, notes_on, packed, padded, room_for
+from jaxsvm.coresets.summary import (
+    Coreset,
+    as_data,
+    as_key,
+    float_dtype,
+    notes_on,
+    packed,
+    padded,
+    require_costs,
+    room_for,
+)
 from jaxsvm.errors import InputError, warn
 from jaxsvm.numerics import selection
 from jaxsvm.points.rows import PointsLike
@@ -186,6 +196,7 @@ def constructed(
     key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan, floor: float = 0.0
 ) -> Any:
     """Run `construct` on the host, with absent points and empty slots: a program serves all sizes of a class."""
+    require_costs(C, u)
     return jax.device_get(_construct(key, *padded(x, y, u), float(C), plan.m, plan.with_room(), float(floor)))
 
 

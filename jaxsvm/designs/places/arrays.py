@@ -180,12 +180,14 @@ def taken(rows: Chunk, index: np.ndarray, mesh: Mesh | None = None) -> Chunk:
     return Chunk(np.asarray(x), np.asarray(y), np.asarray(weight), numbers - np.arange(len(index)))
 
 
+@transfers
 def sum_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
     """Return the sum of a function over rows on one device, as NumPy arrays of float64."""
     with jax.enable_x64(True):
         return jax.device_get(_total(function, rows, arguments))
 
 
+@transfers
 def chosen_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Chunk:
     """Return the rows on one device, of those with a weight, for which a function is true."""
     with jax.enable_x64(True):

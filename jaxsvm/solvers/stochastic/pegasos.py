@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.forms import BoxForm
-from jaxsvm.runtime.arrays import Count, Number, in_a_line
+from jaxsvm.runtime.arrays import Count, Number, in_a_line, transfers
 from jaxsvm.runtime.checks import require_positive
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.stochastic.iterates import Rule
@@ -118,6 +118,7 @@ class Pegasos(Stochastic):
 
     # --- streaming ---
 
+    @transfers
     def start(
         self, d: int, lam: ArrayLike, *, bias: str = "regularized", dtype: DTypeLike | None = None
     ) -> StreamState:
@@ -150,6 +151,7 @@ class Pegasos(Stochastic):
         zero = jnp.zeros((), dtype)
         return StreamState(w, self._stream(lam, zero).init(w), lam, zero, zero, d)
 
+    @transfers
     def update(
         self, state: StreamState, x: ArrayLike | CSR, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> StreamState:
