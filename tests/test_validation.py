@@ -1,6 +1,8 @@
 """Every driver refuses the same numbers in the same words, before it compiles anything."""
 
 import functools
+import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +22,15 @@ from jaxsvm import (
     Pegasos,
     Perceptron,
     StochasticBatchPerceptron,
+    coresets,
+    datasets,
+    designs,
+    interchange,
+    plots,
     polished,
+    relational,
     sampled,
+    screening,
 )
 from jaxsvm.errors import InputError
 from jaxsvm.kernels import RBF, Linear
@@ -296,3 +305,66 @@ def test_warnings_point_at_the_line_that_called():
     with pytest.warns(jaxsvm.ConvergenceWarning) as seen:
         jaxsvm.fit(problem, jaxsvm.Perceptron(60))
     assert [warning.filename for warning in seen] == [__file__]
+
+
+PLAIN = {
+    "ArrayLike",
+    "PointsLike",
+    "Number",
+    "float",
+    "int",
+    "str",
+    "PathLike",
+    "Solver",
+    "Fit",
+    "Mesh",
+    "Layout",
+    "None",
+}
+
+
+def annotated():
+    """Functions, and names of arguments whose annotation says enough to refuse an object."""
+    rooms = (jaxsvm, coresets, datasets, designs, interchange, plots, relational, screening)
+    functions = {getattr(room, name) for room in rooms for name in room.__all__}
+    for function in sorted(filter(inspect.isfunction, functions), key=lambda function: function.__name__):
+        for name, annotation in function.__annotations__.items():
+            text = re.sub(r"\[.*?\]", "", annotation if isinstance(annotation, str) else str(annotation))
+            parts = {part.strip().rpartition(".")[2] for part in text.split("|")}
+            variable = inspect.signature(function).parameters.get(name)
+            if parts <= PLAIN and variable and "VAR" not in variable.kind.name and function is not jaxsvm.load_model:
+                yield function, name
+
+
+def test_arguments_of_another_kind_are_refused_by_name():
+    found = list(annotated())
+    assert len(found) > 250
+    for function, name in found:
+        with pytest.raises(InputError, match=rf"^{name} (is|has|holds) "):
+            function(**{name: object()})
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("C", lambda: jaxsvm.hinge_problem(samples.gram(), samples.data()[1], C="1")),
+        ("C", lambda: jaxsvm.svm_problem(samples.gram(), samples.data()[1], C=1j)),
+        ("y", lambda: jaxsvm.svm_problem(samples.gram(), [object()] * samples.N)),
+        ("y", lambda: jaxsvm.svm_problem(samples.gram(), [[1], [1, 2]])),
+        ("sample_weight", lambda: samples.svm(sample_weight=["a"] * samples.N)),
+        ("e", lambda: jaxsvm.box_problem(samples.gram(), np.ones(samples.N), 1.0, e=[1.0, 2.0])),
+        ("solver", lambda: jaxsvm.cross_validate(samples.svm(), [1.0], 2, solver=SMO)),
+        ("callback", lambda: jaxsvm.fit(samples.svm(), callback=5)),
+        ("make", lambda: jaxsvm.one_versus_one(len, (samples.data()[1] > 0).astype(int))),
+        ("x", lambda: jaxsvm.gram(RBF(0.5), [["a", "b"]])),
+        ("x", lambda: jaxsvm.kernels.RBF(0.5).matrix([[1.0]], np.ones((1, 1)))),
+        ("gamma", lambda: RBF({})),
+        ("x and z", lambda: RBF(0.5)(np.ones(2), np.ones(3))),
+        ("paths", lambda: designs.from_files([1])),
+        ("mesh", lambda: designs.from_arrays(*samples.data(), mesh=3)),
+        ("init", lambda: designs.fit(designs.from_arrays(*samples.data()), init=3)),
+    ],
+)
+def test_what_is_no_number_is_named(name, call):
+    with pytest.raises(InputError, match=rf"^{name} "):
+        call()

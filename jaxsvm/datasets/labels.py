@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.datasets.refusal import WHOLE, as_number, is_missing, rounds, shown
 from jaxsvm.errors import DataError, InputError, is_concrete
+from jaxsvm.runtime.checks import checked
 
 
 class Texts(NamedTuple):
@@ -126,6 +127,7 @@ def array_of(classes: Iterable[Any]) -> np.ndarray:
     return labels
 
 
+@checked
 def two_classes(y: ArrayLike, positive: str | float | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Turn labels of two classes into signs.
 

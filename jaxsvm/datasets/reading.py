@@ -23,7 +23,7 @@ from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import DenseOrSparse
 from jaxsvm.runtime.arrays import in_a_line
-from jaxsvm.runtime.checks import MAX_INT32
+from jaxsvm.runtime.checks import MAX_INT32, checked
 
 FORMATS = {
     "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"), "csv": (".csv", ".tsv"), "npz": (".npz",),
@@ -58,6 +58,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
 
 
+@checked
 def load(
     path: str | os.PathLike[str], *, label: str | int | Literal[False] | None = None, label_optional: bool = False,
     dtype: DTypeLike | None = None, part: str = "train", features: int | None = None, header: bool | None = None,

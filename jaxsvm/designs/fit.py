@@ -42,7 +42,7 @@ from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import verdict
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
+from jaxsvm.runtime.checks import checked, require_one_of, require_positive, require_seconds, require_whole
 from jaxsvm.runtime.files import require_writable
 
 BIASES = ("regularized", "none", "free")
@@ -81,6 +81,7 @@ class DesignFit:
     classes: tuple[Any, ...] | None
     features: tuple[Any, ...] = ()
 
+    @checked
     def decision_function(self, x: PointsLike) -> np.ndarray:
         """Return decision values of new points, `(m, ...)`.
 
@@ -340,9 +341,8 @@ def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes
 def _warn(codes: list[Status], gaps: Any) -> None:
     failed = [code for code in codes if code != Status.CONVERGED]
     if failed:
-        gap = float(np.max(gaps))
         warn(
-            f"{len(failed)} of {len(codes)} fits ended as {failed[0].name}, with a gap of up to {gap:.2g}. "
+            f"{len(failed)} of {len(codes)} fits ended as {failed[0].name}, with a gap of up to {np.max(gaps):.2g}. "
             f"{ADVICE[failed[0]]}",
             ConvergenceWarning,
         )

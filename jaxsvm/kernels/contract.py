@@ -43,6 +43,8 @@ class Kernel:
     @transfers
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Float[Array, ""]:
         """Compute `k(x, z)` of two points `(d,)`."""
+        if jnp.ndim(x) != 1 or jnp.shape(x) != jnp.shape(z):
+            raise InputError(f"x and z have the shapes {jnp.shape(x)} and {jnp.shape(z)}: two points (d,) are needed.")
         return self.matrix(jnp.asarray(x)[None], jnp.asarray(z)[None])[0, 0]
 
     def matrix(

@@ -11,6 +11,7 @@ from jaxtyping import Array
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.points.rows import Points
 from jaxsvm.runtime.arrays import floating, in_a_line
+from jaxsvm.runtime.checks import is_numeric
 
 _Cls = TypeVar("_Cls")
 
@@ -69,7 +70,7 @@ def require_number(name: str, value: Any) -> None:
     Raises:
         InputError: The message names the parameter.
     """
-    if value is None or isinstance(value, str):
+    if not is_numeric(value):
         raise InputError(f"{name} is {value!r}: one number is needed.")
     if jnp.ndim(value):
         raise InputError(f"{name} has shape {jnp.shape(value)}: one number is needed.")
@@ -83,7 +84,7 @@ def require_positive(name: str, value: Any) -> None:
     Raises:
         InputError: The message names the parameter.
     """
-    if value is None or isinstance(value, str):
+    if not is_numeric(value):
         raise InputError(
             f"{name} is {value!r}: a positive number is needed; `jaxsvm.kernels.width.resolve_gamma(word, x)` turns "
             "words into one."

@@ -24,13 +24,15 @@ from jaxsvm.models.description import basis_from_arrays, basis_to_arrays
 from jaxsvm.models.measured import MEASURED
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.results.fit import Certificate
+from jaxsvm.runtime.checks import checked
 from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from jaxsvm.models.model import Model
 
 
-def save_model(model: "Model", path: Any) -> None:
+@checked
+def save_model(model: "Model", path: str | os.PathLike[str]) -> None:
     """Write a model to a file; see `Model.save`."""
     header, arrays = _described(model)
     try:
@@ -73,7 +75,8 @@ def _described(model: "Model") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return header, {name: np.asarray(value) for name, value in arrays.items()}
 
 
-def read_model(path: Any, memory: int | None) -> dict[str, Any]:
+@checked
+def read_model(path: str | os.PathLike[str], memory: int | None) -> dict[str, Any]:
     """Read the fields of a `Model` from a file; see `jaxsvm.load_model`."""
     name = os.fspath(path)
     try:

@@ -25,6 +25,7 @@ from jaxsvm.models.fitted import assembled, breaks_ties, columns_of_pairs, model
 from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.points.rows import CSR
+from jaxsvm.runtime.checks import checked
 from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ CLASSIFIERS = ("c_svc", "nu_svc")
 OTHERS = ("epsilon_svr", "nu_svr", "one_class")
 
 
+@checked
 def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None, zero_based: bool | None = None) -> Model:
     """Read a model file that LIBSVM's `svm-train` wrote.
 
@@ -166,6 +168,7 @@ def _parsed_points(rows: list[list[str]], features: int | None, zero_based: bool
     return x.toarray() if 8 * shape[0] * shape[1] <= MEASURED.bytes_held else x, Layout(index_base=base)
 
 
+@checked
 def to_libsvm(
     model: Model | BaseEstimator, path: str | os.PathLike[str], *, classes: Sequence[int] | None = None
 ) -> None:

@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError, is_concrete, require_part
 from jaxsvm.gram.contract import Gram
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.differentiation import differentiable
@@ -150,6 +150,7 @@ def _machines(make: Callable[[Any], Any], codes: Any, k: int, signs: Any, presen
 
     def built(signs: Any, present: Any) -> Any:
         problem = make(signs)
+        require_part("make", problem, "weighted", "a function of signs that returns a problem is needed")
         return dataclasses.replace(problem if present is None else checked(problem.weighted(present)), gram=None)
 
     first = make(signs[0])

@@ -10,6 +10,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.models.enclosing_ball import ball
 from jaxsvm.models.model import Model, decision_function, predict
 from jaxsvm.plots.axes import GREY, RED, axes_of
+from jaxsvm.runtime.checks import checked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from jaxsvm.results.fit import Fit
 
 
+@checked
 def decision_boundary(
     model: Model, x: ArrayLike, labels: ArrayLike, *, support: ArrayLike | None = None, ax: Axes | None = None
 ) -> Axes:
@@ -59,6 +61,7 @@ def decision_boundary(
     return _framed(ax, u, v)
 
 
+@checked
 def enclosing_ball(fit: Fit, problem: BallProblem, x: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Draw the section of a minimum enclosing ball by the plane of its points; return the axes.
 
@@ -91,7 +94,7 @@ def enclosing_ball(fit: Fit, problem: BallProblem, x: ArrayLike, *, ax: Axes | N
 def _plane(x: Any) -> np.ndarray:
     """Return dense points; refuse those that do not have two features."""
     x = np.asarray(x.toarray() if hasattr(x, "toarray") else x)
-    if x.ndim != 2 or x.shape[1] != 2:
+    if x.ndim != 2 or x.shape[1] != 2 or not len(x):
         raise InputError(f"x has shape {x.shape}: points of two features, (n, 2), can be drawn; choose two columns.")
     return x
 

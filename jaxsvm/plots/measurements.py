@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError, require_part
 from jaxsvm.plots.axes import BLUE, GREY, ORANGE, against_C, axes_of, labelled
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.checks import checked, require_one_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jaxsvm.results.fit import History
 
 
+@checked
 def screening_rates(report: Report, *, ax: Axes | None = None) -> Axes:
     """Draw the share of samples that each screening rule decides, and any could, against C; return the axes.
 
@@ -38,6 +39,7 @@ def screening_rates(report: Report, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
+@checked
 def coreset_error(sizes: ArrayLike, errors: Mapping[str, Any], *, ax: Axes | None = None) -> Axes:
     """Draw errors of coresets against their size: the median of draws and their middle half; return the axes.
 
@@ -65,6 +67,7 @@ def coreset_error(sizes: ArrayLike, errors: Mapping[str, Any], *, ax: Axes | Non
     return labelled(ax, "points of the coreset", "relative error")
 
 
+@checked
 def relational_certificate(fitted: RelationalFit, *, ax: Axes | None = None) -> Axes:
     """Draw the bounds on the optimum of a fit over a join, step by step; return the axes.
 
@@ -85,6 +88,7 @@ def relational_certificate(fitted: RelationalFit, *, ax: Axes | None = None) -> 
     return labelled(ax, "step", "objective F")
 
 
+@checked
 def learning_curve(
     sizes: ArrayLike, training: ArrayLike, held_out: ArrayLike, *, score: str = "accuracy", ax: Axes | None = None
 ) -> Axes:
@@ -111,6 +115,7 @@ def learning_curve(
 AGAINST = {"seconds": "seconds", "steps": "steps", "kernel_evaluations": "kernel evaluations"}
 
 
+@checked
 def convergence(
     histories: History | Mapping[str, History],
     *,

@@ -10,6 +10,7 @@ from jaxsvm.errors import InputError, require_part
 from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, panels_of
 from jaxsvm.problems.contract import require_problem
 from jaxsvm.results.status import Status
+from jaxsvm.runtime.checks import checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from jaxsvm.problems.contract import Parametric
 
 
+@checked
 def path_figure(
     path: Path, *, scores: ArrayLike | None = None, ax: Sequence[Axes] | np.ndarray | None = None
 ) -> Figure:
@@ -59,6 +61,7 @@ def path_figure(
     return figure
 
 
+@checked
 def path_scores(validated: Scores, *, label: str = "cross-validated", ax: Axes | None = None) -> Axes:
     """Draw mean scores of folds against C, within one standard error, and both choices of C; return the axes.
 
@@ -82,6 +85,7 @@ def path_scores(validated: Scores, *, label: str = "cross-validated", ax: Axes |
     return against_C(ax, "score")
 
 
+@checked
 def path_support(path: Path, *, ax: Axes | None = None) -> Axes:
     """Draw the number of samples with a coefficient against C; return the axes.
 
@@ -100,6 +104,7 @@ def path_support(path: Path, *, ax: Axes | None = None) -> Axes:
     return against_C(ax, "support vectors")
 
 
+@checked
 def path_margin(path: Path, problem: Parametric, *, ax: Axes | None = None) -> Axes:
     """Draw the geometric margin `1 / |w|`, a distance in feature space, against C; return the axes.
 
@@ -119,6 +124,7 @@ def path_margin(path: Path, problem: Parametric, *, ax: Axes | None = None) -> A
     return against_C(ax, "margin 1 / |w|")
 
 
+@checked
 def width_scores(validated: WidthValidation, *, ax: Axes | None = None) -> Axes:
     """Draw mean scores of folds against C and gamma as a map, with the best one marked; return the axes.
 

@@ -54,7 +54,8 @@ def checked_signs(y: Any, n: int, dtype: Any) -> Float[Array, " n"]:
     if np.shape(y) != (n,):
         raise InputError(f"y has shape {np.shape(y)}: one label for each of the {n} samples is needed, shape ({n},).")
     if is_concrete(y):
-        values = np.unique(np.asarray(y))
+        values = np.asarray(y)
+        values = np.unique(values) if values.dtype.kind in "iufb" else values.ravel()
         if values.dtype.kind not in "iufb" or not np.isin(values.astype(float), (-1.0, 1.0)).all():
             shown = ", ".join(map(str, values[:5].tolist()))
             raise InputError(

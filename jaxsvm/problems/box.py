@@ -246,6 +246,8 @@ def box_problem(
     """
     dtype, n = arguments.vector_dtype(gram), gram.n
     vectors = {"q": q, "upper": upper, "y": 1.0 if y is None else y, "c": 0.0 if c is None else c}
+    if np.ndim(e):
+        raise InputError(f"e has shape {np.shape(e)}: one number is needed.")
     for name, value in vectors.items():
         if np.shape(value) not in ((), (n,)) or (name == "q" and np.shape(value) == ()):
             raise InputError(f"{name} has shape {np.shape(value)}: ({n},) is needed, one a point.")

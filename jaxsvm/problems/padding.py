@@ -23,6 +23,7 @@ from jaxsvm.problems.contract import Problem, require_problem
 from jaxsvm.problems.samples import OfSamples
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import lengthened, shortened
+from jaxsvm.runtime.checks import checked
 from jaxsvm.runtime.meshes import Spread
 
 P = TypeVar("P", bound=Problem)
@@ -41,6 +42,7 @@ def padded(problem: P, gram: Gram | None = None) -> P:
     return _padded(problem, gram) if isinstance(problem, OfSamples) and is_concrete(problem) else problem
 
 
+@checked
 def shard_rows(problem: P, mesh: Mesh, axis: str | None = None) -> P:
     """Return the same problem with its points, or its stored kernel values, laid out over the devices of a mesh.
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.runtime.checks import checked
 from jaxsvm.runtime.meshes import automatic_context
 
 Number = float | np.number | jax.Array
@@ -178,9 +179,11 @@ def transfers(function: _F) -> _F:
 
     Returns:
         The function; inside it transfers and promotions are allowed, and NaN and infinity mean what its documentation
-        says, whatever JAX's flags say outside. It refuses to run in a forked child of a process that had computed
-        (`require_own_process`). A mesh that is set has Auto axes inside (`jaxsvm.runtime.meshes`).
+        says, whatever JAX's flags say outside. It refuses arguments of another kind than their annotation (`checked`),
+        and to run in a forked child of a process that had computed (`require_own_process`). A mesh that is set has
+        Auto axes inside (`jaxsvm.runtime.meshes`).
     """
+    function = checked(function)
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import jax
 
+from jaxsvm.runtime.checks import checked
 
+
+@checked
 def keep_programs(directory: str | os.PathLike[str] | None = None, *, size: int = 512 * 2**20) -> Path | None:
     """Store the programs that JAX compiles in a directory, for this process and later ones.
 

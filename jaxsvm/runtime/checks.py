@@ -1,15 +1,24 @@
-"""Refuse arguments that are not a number, an integer, a choice, a function or a time limit; traced values pass."""
+"""Refuse arguments that are not a number, an integer, a choice, a function or a time limit; traced values pass.
 
+`checked` reads annotations: what no other check looks at must at least be of the kind that the signature says.
+"""
+
+import functools
 import inspect
 import math
-from collections.abc import Iterable
-from typing import Any
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError
 
 MAX_INT32 = 2**31 - 1
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def require_positive(name: str, value: Any, or_zero: bool = False) -> None:
@@ -94,6 +103,109 @@ def _is_number(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    if np.ndim(value):
+    if getattr(value, "ndim", 0):
         return f"an array of shape {np.shape(value)}"
-    return repr(value) if isinstance(value, str) else f"{value}"
+    return str(value)[:80] if not isinstance(value, str) else repr(value[:80])
+
+
+def is_numeric(value: Any) -> bool:
+    """Return whether a value is real numbers: an array, what becomes one, or a traced one."""
+    if isinstance(value, jax.Array | int | float | np.number) or hasattr(value, "nnz") or hasattr(value, "indptr"):
+        return not np.iscomplexobj(value)
+    try:
+        array = np.asarray(value)
+        array = array.astype(float) if array.dtype == object and value is not None else array
+    except (TypeError, ValueError):  # ragged lists, objects
+        return False
+    return array.dtype.kind == "b" or any(jnp.issubdtype(array.dtype, kind) for kind in (np.integer, np.floating))
+
+
+def _is_single(value: Any) -> bool:
+    return is_numeric(value) and np.ndim(value) == 0
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_single(value) and (isinstance(value, jax.core.Tracer) or float(value).is_integer())
+
+
+def _is_array(value: Any) -> bool:
+    try:
+        return isinstance(value, jax.Array) or (np.asarray(value).ndim > 0 and not np.iscomplexobj(value))
+    except ValueError:
+        return False
+
+
+def _is_dtype(value: Any) -> bool:
+    try:
+        return np.dtype(value) is not None
+    except TypeError:
+        return False
+
+
+def _has(*parts: str) -> Callable[[Any], bool]:
+    return lambda value: not isinstance(value, type | str) and all(hasattr(value, part) for part in parts)
+
+
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("ArrayLike", "Number", "Count", "number", "integer", "Float"), (is_numeric, "real numbers")),
+    "float": (_is_single, "a number"),
+    "int": (_is_whole, "an integer"),
+    "PointsLike": (lambda value: hasattr(value, "columns") or is_numeric(value), "real numbers"),
+    **dict.fromkeys(("Array", "ndarray"), (lambda value: hasattr(value, "dtype") and is_numeric(value), "an array")),
+    "str": (lambda value: isinstance(value, str), "text"),
+    "PathLike": (lambda value: isinstance(value, os.PathLike), "a path"),
+    "bool": (lambda value: isinstance(value, bool | np.bool_), "True or False"),
+    "None": (lambda value: value is None, "None"),
+    "Callable": (callable, "a function"),
+    "Solver": (_has("stores"), "a solver"),
+    "Fit": (_has("dual_coef", "certificate"), "a fit"),
+    "DesignFit": (_has("coef", "certificate"), "a fit of a design"),
+    "Model": (_has("basis", "coef"), "a model (`compact(fit, problem)`)"),
+    "Sequence": (_has("__len__"), "several"),
+    "tuple": (_has("__len__"), "several"),
+    "Iterable": (_has("__iter__"), "several"),
+    "Mapping": (_has("items"), "a mapping of names"),
+    "DTypeLike": (_is_dtype, "a dtype"),
+    "GradientTransformation": (_has("init", "update"), "an optimiser of optax"),
+    "Axes": (_has("plot"), "axes of matplotlib"),
+    "Mesh": (_has("axis_names", "devices"), "a mesh (`jax.make_mesh`)"),
+    "Layout": (_has("columns", "index_base"), "a layout (`dataset.layout`)"),
+    "Scaling": (_has("offset", "factor"), "a scaling (`jaxsvm.datasets.Scaling`)"),
+    "Literal": (lambda value: isinstance(value, bool | str), "False"),
+}
+"""What parts of an annotation ask of a value. A union with a part that is not here is not checked."""
+LABELS = ("y", "labels", "groups")
+"""Arrays that may hold text."""
+
+
+def checked(function: _F) -> _F:
+    """Wrap a function so that it refuses arguments of another kind than their annotation: an InputError names them.
+
+    Where the function refuses such an argument by itself, its own words are raised.
+    """
+    parameters, known = inspect.signature(function).parameters, {}
+    names = [name for name, parameter in parameters.items() if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
+    for name, annotation in function.__annotations__.items():
+        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+        while re.search(r"\[[^\[\]]*\]", text):
+            text = re.sub(r"\[[^\[\]]*\]", "", text)
+        parts = {part.strip().rpartition(".")[2] for part in text.split("|")}
+        if name in LABELS and parts <= {"ArrayLike", "None"}:
+            known[name] = [(_is_array, "one entry a sample"), *([KINDS["None"]] if "None" in parts else [])]
+        elif name not in (*LABELS, "return") and parts <= KINDS.keys():
+            known[name] = [KINDS[part] for part in sorted(parts)]
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        for name, value in (*zip(names, arguments, strict=False), *named.items()):
+            if name in known and not any(holds(value) for holds, _ in known[name]):
+                need = " or ".join(dict.fromkeys(what for _, what in known[name]))
+                try:
+                    function(*arguments, **named)
+                except Exception as error:  # noqa: BLE001 - of Python, NumPy or JAX, about this argument
+                    if isinstance(error, InputError):
+                        raise
+                raise InputError(f"{name} is {_shown(value)}: {need} is needed.")
+        return function(*arguments, **named)
+
+    return cast(_F, call)

@@ -18,6 +18,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.runtime.checks import checked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +125,7 @@ def host_drives(*operators: Any, concrete: bool = True) -> bool:
     return not any(spread.mesh.is_multi_process or not concrete for spread in spreads)
 
 
+@checked
 def shard_lanes(
     function: Callable[..., Any], mesh: Mesh, axis: str | None = None, in_axes: int | tuple[int | None, ...] = 0
 ) -> Callable[..., Any]:

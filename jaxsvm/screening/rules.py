@@ -22,6 +22,7 @@ from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.arrays import Number, in_a_line, transfers
+from jaxsvm.runtime.checks import checked
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
 from jaxsvm.screening.reference import Reference, best_scale, checked_C, reference_of, screenable
 
@@ -57,6 +58,7 @@ Rule = Callable[[Restrictable, Fit, Number | None], Screening]
 """`rule(problem, reference, C_ref)`, such as `ball_test_1`."""
 
 
+@checked
 def ball_test_1(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = None) -> Screening:
     """Screen by Ball Test 1: the ball whose diameter reaches from the reference's w to its multiple at the new C.
 
@@ -79,6 +81,7 @@ def ball_test_1(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None =
     return screened_by(screenable(problem), reference, checked_C(C_ref), _first)
 
 
+@checked
 def ball_test_2(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = None) -> Screening:
     """Screen by Ball Test 2: the ball of the reference's w and the dual point of the first ball's centre.
 
@@ -99,6 +102,7 @@ def ball_test_2(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None =
     return screened_by(screenable(problem), reference, checked_C(C_ref), _second)
 
 
+@checked
 def intersection_test(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = None) -> Screening:
     """Screen by the Intersection Test: bounds over both balls at once, never weaker than either (Theorem 8).
 
@@ -232,6 +236,7 @@ class Safe:
         return ~screening.screened, jnp.where(screening.at_bound, new.upper, 0)
 
 
+@checked
 def gap_safe(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = None) -> Screening:
     """Screen a problem by a point of it, also on the way to the solution; a smaller gap screens more samples.
 

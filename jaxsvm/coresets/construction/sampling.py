@@ -15,9 +15,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.line_search import bisected
-from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.runtime.checks import checked, require_positive, require_whole
 
 
+@checked
 def sample_size(
     total: float, epsilon: float, delta: float, *, features: int | None = None, queries: int | None = None,
     constant: float = 1.0,

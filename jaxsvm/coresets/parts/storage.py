@@ -8,9 +8,11 @@ import numpy as np
 
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import DataError, InputError, require_package
+from jaxsvm.runtime.checks import checked
 from jaxsvm.runtime.files import write_arrays, write_whole
 
 
+@checked
 def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
     """Write a coreset in the format that the file name ends in.
 
@@ -47,6 +49,7 @@ def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
         raise InputError(f"the name is {name!r}: .npz, .parquet, .svm, .svmlight, .libsvm or .txt are known.")
 
 
+@checked
 def load_coreset(path: str | os.PathLike[str]) -> Coreset:
     """Read a coreset that `save_coreset` wrote as npz.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxsvm.errors import require_part
 from jaxsvm.relational.counting import semirings as counting
-from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.checks import checked, require_positive
 
 if TYPE_CHECKING:
     from jaxsvm.relational.schema.join import Join
@@ -66,6 +66,7 @@ def moments(join: Any) -> Moments:
     )
 
 
+@checked
 def least_squares(join: Join, lam: float) -> np.ndarray:
     """Solve the least-squares SVM, `argmin mean (1 - y beta.x)^2 + lam |beta|^2`, `(d,)`, for a join of any size.
 

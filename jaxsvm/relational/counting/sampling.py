@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError, require, require_part
 from jaxsvm.relational.counting import semirings as counting
-from jaxsvm.runtime.checks import require_whole
+from jaxsvm.runtime.checks import checked, require_whole
 
 if TYPE_CHECKING:
     from jaxsvm.relational.schema.join import Join
@@ -36,6 +36,7 @@ class Sample(NamedTuple):
     rows: list[np.ndarray]
 
 
+@checked
 def sample(join: Join, n: int, key: Array | int) -> Sample:
     """Draw rows of the join, uniform and independent, with their features.
 

@@ -46,7 +46,7 @@ from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import verdict
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import Number, transfers
-from jaxsvm.runtime.checks import require_one_of, require_positive, require_seconds, require_whole
+from jaxsvm.runtime.checks import checked, require_one_of, require_positive, require_seconds, require_whole
 
 METHODS = ("bundle", "steps", "paper")
 LOSSES = ("hinge", "squared_hinge")
@@ -234,6 +234,7 @@ def _descend(run: Run, method: str, known: np.ndarray | None) -> None:
         run_passes(Newton(run, first), run.over, run.stop)
 
 
+@checked
 def fit_path(
     join: Join, lams: Iterable[Number], eps: float = 0.1, engine: str | Engine = "auto", **options: Any
 ) -> list[RelationalFit]:

@@ -27,6 +27,7 @@ from jaxsvm.relational.tables.keys import Attributes, Keys, attributes
 from jaxsvm.relational.tables.pushdown import Plan, edge_name, losses, queries, quoted
 from jaxsvm.relational.tables.reading import column, opened
 from jaxsvm.relational.tables.sql_types import DOUBLE, Declared, comparison_type, declared
+from jaxsvm.runtime.checks import checked
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -47,6 +48,7 @@ def _refusing(error_type: type[Exception], message: str = "the database refuses 
         raise InputError(f"{message}: {error}") from None
 
 
+@checked
 def from_duckdb(
     source: DuckDBPyConnection | str | os.PathLike[str],
     tables: Sequence[str] | Mapping[str, str],
@@ -105,6 +107,7 @@ def from_duckdb(
             connection.close()
 
 
+@checked
 def from_ibis(
     connection: BaseBackend,
     tables: Sequence[str] | Mapping[str, str],

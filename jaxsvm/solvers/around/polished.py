@@ -8,11 +8,13 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.problems.forms import SimplexForm
+from jaxsvm.runtime.checks import checked
 from jaxsvm.solvers import polish
 from jaxsvm.solvers.around.wrapper import Wrapper, described, require_inner
 from jaxsvm.solvers.contract import Solver
 
 
+@checked
 def polished(solver: Solver, products: int = 40) -> "Polished":
     """Polish a solver's point at every certificate (`jaxsvm.solvers.polish`).
 

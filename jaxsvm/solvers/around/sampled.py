@@ -16,7 +16,7 @@ from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.forms import Restricted, SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.checks import require_whole
+from jaxsvm.runtime.checks import checked, require_whole
 from jaxsvm.runtime.loops import cond, while_loop
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
 from jaxsvm.solvers.contract import NEVER, Solver
@@ -24,6 +24,7 @@ from jaxsvm.solvers.simplex.frank_wolfe import simplex_point
 from jaxsvm.solvers.start import StartLike
 
 
+@checked
 def sampled(
     solver: Solver, r: int = 59, tries: int = 7, final_check: str = "full", capacity: int | None = None
 ) -> "Sampled":

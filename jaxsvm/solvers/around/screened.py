@@ -14,7 +14,7 @@ from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import PROBLEMS, Restrictable
-from jaxsvm.runtime.checks import require_function, require_whole
+from jaxsvm.runtime.checks import checked, require_function, require_whole
 from jaxsvm.runtime.loops import once
 from jaxsvm.screening.reference import reference_fit, require_screenable
 from jaxsvm.screening.rules import Rule, gap_safe
@@ -27,6 +27,7 @@ SCREENABLE = ("box", "squared hinge")
 """Kinds of problems that rules apply to."""
 
 
+@checked
 def screened(solver: Solver, rule: Rule = gap_safe, every: int | None = None) -> "Screened":
     """Leave out samples while a solver runs, once a rule proves their dual variables from its points.
 
