@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 

@@ -30,7 +30,7 @@ def files_of(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if wrong := [name for name in given if not isinstance(name, str | os.PathLike)]:
         raise InputError(f"paths holds {wrong[0]!r}: names of files are needed.")
-    names = [*map(os.fspath, given)]
+    names = [os.fspath(name) for name in given]
     if not names:
         raise InputError("paths is empty: one file at least is needed.")
     found = ([name] if os.path.exists(name) else sorted(glob.glob(name)) or [name] for name in names)
