@@ -310,3 +310,15 @@ def test_where_nothing_was_proved_the_widest_column_is_named_first():
     with pytest.warns(jaxsvm.ConvergenceWarning, match=r"Scale the columns first: column 1 spans .*e\+12"):
         fit = jaxsvm.fit(problem, jaxsvm.SMO(max_steps=100))
     assert not fit.certificate.relative_gap < 1
+
+
+def test_a_cost_that_is_flushed_to_zero_is_refused_and_no_path_returns_nan():
+    x, y = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32), np.array([1, -1] * 4)
+    weight = np.linspace(2, 4, 8, dtype=np.float32)
+    with pytest.raises(jaxsvm.InputError, match="C is 1e-38"):  # its product with each weight is a normal number
+        jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.Linear(), x), y, 1e-38, sample_weight=weight)
+    wide = x * np.float32([1, 1e27, 1])
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.Linear(), wide), y, 1.0, bias="free")
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        fits = jaxsvm.solve_path(problem, [0.1, 1.0]).fits
+    assert np.isfinite(fits.alpha).all() and np.isfinite(fits.bias).all()
