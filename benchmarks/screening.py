@@ -1,6 +1,6 @@
 """Screening on published sets: rates, paths with and without it, a cold solve, and paths that choose their values.
 
-    python benchmarks/screening.py rates      the share of samples that each rule knows (Figures 4 and 5)
+    python benchmarks/screening.py rates      the share of samples that each rule knows (Figure 4)
     python benchmarks/screening.py toy        two Gaussian classes, C = 10 from C_ref = 5 (Figure 1)
     python benchmarks/screening.py paths      kernel entries and CPU seconds of whole paths, in pairs (Table IV)
     python benchmarks/screening.py cold       inside one fit: the share that is known against steps, and the time
@@ -77,7 +77,7 @@ def problem_of(x, y, kernel, loss="hinge"):
 
 
 def rates(sets):
-    """Figures 4 and 5: the share of all samples that each rule knows at C = 10, against C_ref / C."""
+    """Figure 4: the share of all samples that each rule knows at C = 10, against C_ref / C."""
     ratios = np.asarray([0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.99])
     table = {}
     for name in sets:

@@ -530,10 +530,30 @@ def test_on_an_indefinite_kernel_nothing_is_known():
             call()
 
 
-@pytest.mark.parametrize("C_ref", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("C_ref", [0.0, -1.0, np.inf, np.nan, "a", np.array([1.0, 2.0])])
 def test_a_c_that_is_none_is_refused(C_ref):
     with pytest.raises(jaxsvm.InputError, match="C_ref"):
         ball_test_1(make("hinge", 2.0), reference_at(2.0), C_ref)
+    with pytest.raises(jaxsvm.InputError, match="C_above"):
+        dome_test(make("hinge", 2.0), reference_at(2.0), reference_at(2.0), 2.0, C_ref)
+
+
+def test_references_and_rules_that_are_none_are_refused():
+    fit = reference_at(2.0)
+    other = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), np.eye(4)), [1.0, -1.0, 1.0, -1.0], bias="none")
+    for call, word in (
+        (lambda: ball_test_1(other, fit, 2.0), "reference has dual variables of shape"),
+        (lambda: dome_test(other, fit, fit, 2.0, 2.0), "below has dual variables of shape"),
+        (lambda: dome_test(make("hinge", 2.0), fit, fit, None, 2.0), "C_below"),
+        (lambda: jaxsvm.screening.screening_report(other, [1.0, 2.0], [dvi]), "rules is a list"),
+        (lambda: jaxsvm.screening.screening_report(other, [1.0, 2.0], {"dome": dome_test}), r"rules\['dome'\]"),
+        (lambda: jaxsvm.screening.epsilon_path(other, "a", 1.0, 2.0), "epsilon"),
+        (lambda: jaxsvm.screening.epsilon_path(other, 0.1, "a", 2.0), "C_min"),
+        (lambda: jaxsvm.screening.epsilon_path(GRAMS["rbf"], 0.1, 1.0, 2.0), "hinge_problem"),
+        (lambda: jaxsvm.screening.epsilon_path(other, 1e-16, 1.0, 2.0), "numbers prove no relative error below 4e-15"),
+    ):
+        with pytest.raises(jaxsvm.InputError, match=word):
+            call()
 
 
 def test_other_problems_are_refused():
@@ -792,6 +812,18 @@ def test_some_samples_keep_the_features_of_all_and_store_no_more_values():
             np.testing.assert_array_equal(part.design, gram.design[some])
         assert part.stored == gram.stored
         assert part.memory <= max(gram.memory, 2**28)
+
+
+@pytest.mark.slow
+def test_a_rule_makes_a_stored_matrix_read_no_more():
+    """A part was gathered anew for every value, though few of its rows are read: 2.5 times as much was."""
+    n, rng = 1100, np.random.default_rng(0)
+    y = np.where(np.arange(n) % 2, 1.0, -1.0)
+    gram = jaxsvm.gram(RBF(0.5), 0.5 * y[:, None] + 1.5 * rng.normal(size=(n, 2)), store=True)
+    problem, Cs = jaxsvm.hinge_problem(gram, y, bias="none"), np.linspace(2, 3, 20)
+    paths = [jaxsvm.solve_path(problem, Cs, screen=screen, tol=1e-4) for screen in (None, ball_test_1)]
+    reads = [np.sum(path.fits.kernel_evaluations) for path in paths]
+    assert reads[1] <= reads[0]
 
 
 def test_several_problems_and_callbacks():

@@ -7,7 +7,7 @@ fits is a dual point, and
 
 with `x_i = a_i / C_i` for the squared hinge and without the sum for the hinge. So `D >= (1 - epsilon) P` holds from
 either fit to the root of a parabola. If these intervals do not meet, a value between the two is solved; where they
-meet tells how far away to try the next value. docs/mathematics.md, Safe screening; Ogawa et al. 2014, Section V, use
+meet tells how far away to try the next value. docs/mathematics.md, Safe screening; Ogawa et al. 2014, Appendix D, use
 one fit.
 """
 
@@ -30,14 +30,18 @@ from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.options import Options
 from jaxsvm.path.placeholders import on_host_stacked
 from jaxsvm.path.solve import Path, chain_link
-from jaxsvm.problems.contract import Restrictable
+from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import in_a_line, transfers
+from jaxsvm.runtime.checks import require_positive
 from jaxsvm.screening.reference import screenable
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.contract import Solver
+
+ROUNDINGS = 16
+"""A fit that was rounded to its dtype proves no error below so many roundings."""
 
 
 @jax.tree_util.register_dataclass
@@ -68,6 +72,7 @@ class EpsilonPath:
         Raises:
             InputError: If C is outside the path.
         """
+        require_positive("C", C)
         holds = np.flatnonzero((np.asarray(self.lower) <= float(C)) & (float(C) <= np.asarray(self.upper)))
         if not len(holds):
             low, high = float(np.min(self.lower)), float(np.max(self.upper))
@@ -91,7 +96,7 @@ def epsilon_path(
     """Solve at so few values of C that a fit is within epsilon of the optimum at every C from `C_min` to `C_max`.
 
     Args:
-        problem: From `svm_problem` or `hinge_problem`, with any bias; its own C is not used.
+        problem: From `svm_problem`, `hinge_problem` or `box_problem`, with any bias; its own C is not used.
         epsilon: The relative error of the objective that is allowed, in (0, 1).
         C_min: The smallest C, positive.
         C_max: The largest C, no smaller.
@@ -106,12 +111,22 @@ def epsilon_path(
         InputError: On arguments that cannot be used, or if a solution is too inexact to reach further; the message says
             how far the path came.
     """
-    if not 0 < float(epsilon) < 1:
+    for name, value in (("epsilon", epsilon), ("C_min", C_min), ("C_max", C_max)):
+        require_positive(name, value)
+    if not float(epsilon) < 1:
         raise InputError(f"epsilon is {epsilon}: a relative error in (0, 1) is needed.")
-    if not 0 < float(C_min) <= float(C_max) < np.inf:
+    if not float(C_min) <= float(C_max):
         raise InputError(f"C_min is {C_min} and C_max {C_max}: 0 < C_min <= C_max is needed.")
-    if problem.parameter != "C" or problem.kind not in ("box", "squared hinge"):
-        raise InputError(f"problem is a {type(problem).__name__}: one of `svm_problem` or `hinge_problem` is needed.")
+    require_problem(problem)
+    if problem.kind not in ("box", "squared hinge"):
+        made = "`svm_problem`, `hinge_problem` or `box_problem`"
+        raise InputError(f"problem is a {type(problem).__name__}: one of {made} is needed.")
+    least = ROUNDINGS * float(np.finfo(problem.dtype).eps)
+    if not float(epsilon) > least:
+        raise InputError(
+            f"epsilon is {epsilon}: {problem.dtype} numbers prove no relative error below {least:.1g}; take a "
+            "larger one, or float64 data (with x64 turned on)."
+        )
     # A tenth more than a twentieth of epsilon would save few steps.
     options = Options(jax.random.key(0), solver, 0.05 * float(epsilon), screen=screen)
     options.require([problem], [C_min, C_max])
@@ -204,8 +219,8 @@ def _solved(template: Any, link: Callable[[Any], Fit], solver: Solver, epsilon: 
     if int(fitted.status) not in (Status.CONVERGED, Status.STALLED) or not step.lower <= C <= step.upper:
         raise InputError(
             f"epsilon is {epsilon}: the solution at C = {C:.6g} ended as {fitted.status.name} with a gap of "
-            f"{float(fitted.certificate.relative_gap):.3g}, too large to reach further; take a larger epsilon, "
-            "or float64 data."
+            f"{float(fitted.certificate.relative_gap):.3g} and by rounding off by {step.keep - 1 + epsilon:.2g}, "
+            "too much to reach further; take a larger epsilon, or float64 data."
         )
     return step if lossless is None else step._replace(upper=np.inf)
 
@@ -224,7 +239,9 @@ def _step(C: float, problem: Restrictable, fit: Fit, epsilon: float) -> _Step:
         dual = float(y @ coef - (coef @ values + C * (slack @ slack)) / 2)
     elif not np.array_equal(coef, y * alpha):  # a w of its own: nothing is known of the dual point's
         values = np.full_like(coef, np.nan)
-    rounding = 16 * float(np.finfo(fit.alpha.dtype).eps) * max(float(np.abs(coef).sum()), primal) / max(dual, 1e-300)
+    rounding = (
+        ROUNDINGS * float(np.finfo(fit.alpha.dtype).eps) * max(float(np.abs(coef).sum()), primal) / max(dual, 1e-300)
+    )
     keep, half_norm = 1 - epsilon + rounding, primal - loss
     lower = keep * half_norm / (dual - keep * loss) if dual > keep * loss else np.inf
     upper = (dual / keep - half_norm) / max(loss, 1e-300)

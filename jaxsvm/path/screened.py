@@ -64,6 +64,7 @@ class ScreenedChain:
             slow, and they cannot start from a point strictly inside the box.
         lost: Work of attempts that did not solve this value (`_work`).
         reached: The fit that it reached, at which the whole problem starts; None if there is none.
+        asked: Kernel values that the last value's steps would have read in whole rows.
     """
 
     def __init__(self, solver: Solver, key: Array, rule: Rule | None, stop: Interruption) -> None:
@@ -74,6 +75,7 @@ class ScreenedChain:
         self.by_systems = False
         self.lost = _work(0, 0, None)
         self.reached: Fit | None = None
+        self.asked = 0
 
     def __call__(self, problem: BoxProblem) -> Fit:
         """Return the fit of the next problem."""
@@ -140,22 +142,29 @@ class ScreenedChain:
         begin = next_start(problem, point, known)
         kept, free, rows = np.asarray(begin.counts).tolist()
         size = class_of(kept, problem.n)
-        short = self.rule is None and problem.n <= MEASURED.samples_of_whole_rows
+        # Of a stored matrix gather only what costs less than the last value's rows, read whole.
+        dear = size**2 + rows * problem.n > self.asked
+        short = problem.n <= MEASURED.samples_of_whole_rows if known is None else dear
         whole = stored and (size == problem.n or short)
+        if whole and known is not None:  # whole rows gain nothing by what is known, and its change costs rows
+            begin = next_start(problem, point, None)
+            kept, free, rows = np.asarray(begin.counts).tolist()
         size = problem.n if whole else size
         if not whole and (size > 8192 or size == problem.n):  # too many kernel values to store for one value of C
             return None
         samples = None if whole else filled(np.asarray(begin.kept), np.asarray(problem.present), size)
         gram = problem.gram if whole else part_of(problem.gram, values_between(problem.gram, samples))
         sets = self._working_sets(problem, free)
-        steps, evaluations, inside = 0, 0 if whole else size**2, begin.start
+        steps, read, inside = 0, 0, begin.start
         by_steps = size <= MEASURED.samples_of_short_rows
         for _ in range(0, 1 if by_steps else sets.max_steps, sets_at_once(size)):
             inside, more, asked, ended = solve_kept(problem, self.solver, begin, samples, gram, sets)
-            steps, evaluations = steps + int(more), evaluations + (total_of(asked) if whole else 0)
+            steps, read = steps + int(more), read + int(total_of(asked))
             if bool(ended) or self.stop.seen:
                 break
             begin = begin._replace(start=filled_in(begin, samples, inside))
+        self.asked = 0 if self.fit is None else read * problem.n // size  # the first value starts far away
+        evaluations = read if whole else size**2
         point, moved = joined(problem, self.solver, begin, samples, inside)
         work = _work(steps, evaluations + (rows + int(moved)) * problem.n, SMO() if by_steps else sets)
         fitted = certified(problem, self.solver, point.a, point.products, work)

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require
 from jaxsvm.path.options import checked_values
 from jaxsvm.path.solve import solve_path
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.runtime.arrays import transfers
+from jaxsvm.runtime.checks import require_function
 from jaxsvm.screening.reference import screenable
 from jaxsvm.screening.rules import Rule, ball_test_1, ball_test_2, intersection_test
 
@@ -35,7 +36,8 @@ class Report(NamedTuple):
         inactive: Share of the samples present that each rule proves to be at 0, `(r, k)`; NaN at the first value, which
             has no reference.
         at_bound: Share that it proves to be at their bound, `(r, k)`.
-        possible: Share that any rule could prove: samples off their margin, `(k,)`.
+        possible: Share that any rule could prove, `(k,)`: samples whose dual variable is at a bound (hinge), or whose
+            margin is beyond its target (squared hinge); by the path's fits, or because a rule proved it.
         rule_seconds: Wall seconds that each rule took, compiled, `(r, k)`.
         path_seconds: Wall seconds of whole paths with each rule, without compilation, `(r,)`.
         plain_seconds: Wall seconds of the path without a rule, `()`.
@@ -86,11 +88,15 @@ def screening_report(
     if len(values) < 2:
         raise InputError("Cs has one value: rules need a solution at another one before it.")
     rules = PUBLISHED if rules is None else rules
+    require(isinstance(rules, Mapping), f"rules is a {type(rules).__name__}: a dictionary of rules by name is needed.")
+    for name, rule in rules.items():
+        require_function(
+            f"rules[{name!r}]", rule, ("problem", "reference fit", "its C"), "a rule of `jaxsvm.screening`"
+        )
     path = solve_path(problem, values, tol=tol, screen=None)
     fits: list[Any] = list(path)
-    margins, present = np.asarray(path.fits.margins), np.asarray(problem.present)
-    targets = np.asarray(problem.targets)
-    off = np.abs(margins - targets) > 10 * tol
+    present = np.asarray(problem.present)
+    off = np.stack([_off_the_margin(problem.at(C), fit) for C, fit in zip(values, fits, strict=True)])
     shape = (len(rules), len(values))
     inactive, at_bound, seconds = (np.full(shape, np.nan) for _ in range(3))
     for row, rule in enumerate(rules.values()):
@@ -101,6 +107,7 @@ def screening_report(
             seconds[row, place] = time.perf_counter() - before
             inactive[row, place] = np.asarray(known.inactive)[present].mean()
             at_bound[row, place] = np.asarray(known.at_bound)[present].mean()
+            off[place] |= np.asarray(known.screened)
 
     def whole(rule: Rule | None) -> float:
         solve_path(problem, values, tol=tol, screen=rule)
@@ -110,3 +117,11 @@ def screening_report(
 
     possible, paths = off[:, present].mean(axis=1), np.asarray([whole(rule) for rule in rules.values()])
     return Report(values, tuple(rules), inactive, at_bound, possible, seconds, paths, whole(None))
+
+
+def _off_the_margin(problem: Restrictable, fit: Any) -> np.ndarray:
+    """Return the samples that are off their margin at the solution, `(n,)`, as its fit has it."""
+    if not problem.bounded:
+        return np.asarray(fit.margins) > np.asarray(problem.targets)
+    alpha, upper = np.asarray(fit.alpha), np.asarray(problem.upper)
+    return (alpha <= 0) | (alpha >= upper * (1 - 1e-6))

@@ -22,7 +22,7 @@ from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.screening.ball import gap_terms
-from jaxsvm.screening.reference import Reference, checked_C, reference_of, screenable
+from jaxsvm.screening.reference import Reference, checked_C, reference_of, require_reference, screenable
 from jaxsvm.screening.rules import Screening, decided
 
 
@@ -49,7 +49,10 @@ def dome_test(problem: Restrictable, below: Fit, above: Fit, C_below: ArrayLike,
     problem = screenable(problem)
     if not problem.bounded:
         raise InputError("problem is a squared hinge: the dome test is for the hinge; take `intersection_test`.")
-    arguments = (problem, below, above, checked_C(C_below), checked_C(C_above))
+    for name, fit, C in (("below", below, C_below), ("above", above, C_above)):
+        require_reference(problem, fit, name)
+        checked_C(0 if C is None else C, f"C_{name}")
+    arguments = (problem, below, above, C_below, C_above)
     return _dome(*lax.stop_gradient(arguments))
 
 

@@ -7,13 +7,15 @@ Rules hold with any reference, exact, certified to a gap or not certified, since
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.problems.certificates.definiteness import vouched
 from jaxsvm.problems.contract import Restrictable, require_problem
-from jaxsvm.results.fit import Counters, Fit
+from jaxsvm.results.fit import Counters, Fit, require_fit
 from jaxsvm.results.status import StatusCode
+from jaxsvm.runtime.checks import require_positive
 from jaxsvm.runtime.loops import once
 
 
@@ -96,6 +98,20 @@ def screenable(problem: Any) -> Restrictable:
     """
     require_screenable(problem)
     return vouched(problem) if is_concrete(problem) else problem
+
+
+def require_reference(problem: Restrictable, fit: Any, name: str = "reference") -> None:
+    """Refuse a reference that is no fit of the problem's samples.
+
+    Raises:
+        InputError: Naming what was found.
+    """
+    require_fit(fit, name)
+    if np.shape(fit.alpha) != (problem.n,):
+        raise InputError(
+            f"{name} has dual variables of shape {np.shape(fit.alpha)}, the problem {problem.n} samples: one fit "
+            "of the same samples is needed, such as path[0] of a path."
+        )
 
 
 def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
@@ -192,12 +208,12 @@ def _largest(wide: Restrictable, a: Array) -> Any:
     return jnp.where(jnp.isfinite(room), room, 1.0)
 
 
-def checked_C(C_ref: Any) -> Any:
+def checked_C(C_ref: Any, name: str = "C_ref") -> Any:
     """Return the C of a reference, `()`, or None.
 
     Raises:
-        InputError: On a concrete C that is not positive and finite.
+        InputError: On anything but one positive finite number; a traced one passes.
     """
-    if C_ref is not None and is_concrete(C_ref) and not 0 < float(C_ref) < float("inf"):
-        raise InputError(f"C_ref is {C_ref}: the positive C that the reference was solved at is needed.")
+    if C_ref is not None and (is_concrete(C_ref) or np.ndim(C_ref)):
+        require_positive(name, C_ref)
     return C_ref

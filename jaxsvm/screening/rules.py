@@ -20,11 +20,11 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
-from jaxsvm.results.fit import Fit, require_fit
+from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import Number, in_a_line, transfers
 from jaxsvm.runtime.checks import checked
 from jaxsvm.screening.ball import difference, first_ball, gap_terms, intersection_bounds, second_ball
-from jaxsvm.screening.reference import Reference, best_scale, checked_C, reference_of, screenable
+from jaxsvm.screening.reference import Reference, best_scale, checked_C, reference_of, require_reference, screenable
 
 
 class Screening(NamedTuple):
@@ -148,7 +148,7 @@ def _both(wide: Restrictable, reference: Reference, dtype: Any) -> Screening:
 @transfers
 def screened_by(problem: Restrictable, fit: Fit, C_ref: Any, rule: Any) -> Screening:
     """Evaluate a rule in twice the precision; return its results in the problem's dtype."""
-    require_fit(fit, "reference")
+    require_reference(problem, fit)
     problem, fit, C_ref = lax.stop_gradient((problem, fit, C_ref))
     return _evaluated(problem, fit, C_ref, rule)
 
