@@ -1,5 +1,6 @@
 """Certificates in float64 for float32 data with x64 off, as most callers have it; judged in NumPy, float64."""
 
+import dataclasses
 import warnings
 
 import jax
@@ -412,3 +413,30 @@ def test_a_fit_that_stalls_is_not_worse_than_no_function_at_all():
         fit = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 1e6, bias="free"))
     assert fit.status.name == "STALLED"
     assert fit.certificate.primal <= 1e6 * len(y) and fit.certificate.dual >= 0
+
+
+@pytest.mark.parametrize("largest", [1024, 8])
+def test_curvature_is_that_of_the_samples_present_and_of_the_moves_they_have(monkeypatch, largest):
+    """By a factor, and by Lanczos' values; against the eigenvalues by construction."""
+    from jaxsvm.problems.certificates import definiteness
+
+    monkeypatch.setattr(definiteness, "SIZES", dataclasses.replace(definiteness.SIZES, largest_direct_system=largest))
+    n, rng = 40, np.random.default_rng(0)
+    y = np.where(np.arange(n) % 2, 1.0, -1.0)
+
+    def negative(Q, everywhere=True, weight=None):
+        gram = jaxsvm.gram(jaxsvm.kernels.Precomputed(), np.outer(y, y) * Q)
+        bias = "none" if everywhere else "free"
+        problem = jaxsvm.hinge_problem(gram, y, 1.0, bias=bias, sample_weight=weight)
+        return bool(definiteness.negative_curvature(problem, everywhere=everywhere))
+
+    z = rng.normal(size=(n, 2))
+    assert not negative(z @ z.T)  # eigenvalues of 0
+    assert negative(np.eye(n) - 0.5 * np.outer(z[:, 0], z[:, 0]))
+    one = np.eye(n)
+    one[0, 1] = one[1, 0] = 2.0
+    assert negative(one)
+    assert not negative(one, weight=np.arange(n) != 1)
+    u = y / np.sqrt(n)  # off the equality y'a = 0
+    assert not negative(np.eye(n) - 2 * np.outer(u, u), everywhere=False)
+    assert negative(np.eye(n) - 2 * np.outer(u, u))

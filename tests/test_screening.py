@@ -973,3 +973,49 @@ def test_status_codes_are_read_by_nobody():
     """A fit that did not converge is as good as its gap."""
     fit = dataclasses.replace(reference_at(2.0), status=jaxsvm.results.status.StatusCode(np.int32(Status.STALLED)))
     assert int(intersection_test(make("hinge", 2.02), fit, 2.0).screened.sum()) > 0
+
+
+# --- what allowances and formulas are: by long double, for what no solution happens to show
+
+
+def test_the_ball_of_the_squared_hinge_in_long_double():
+    C_ref, C, loss = 2.0, 2.1, "squared"
+    fit = reference_at(C_ref, loss, bias="regularized", gap=1e-1)
+    Q, a = signed(bias="regularized").astype(np.longdouble), samples.data()[1] * np.asarray(fit.dual_coef)
+    p, dual = Q @ a, C / C_ref * a
+    above = dual @ np.maximum(p - 1, 0)
+    missed = (C / 2 * (np.maximum(1 - p, 0) - dual / C) ** 2).sum() + above
+    assert above > 0.01 * missed
+    reach = np.sqrt(((C / C_ref - 1) ** 2 * (a @ p) / 4 + missed) * Q.diagonal())
+    found = ball_test_1(make(loss, C, bias="regularized"), fit, C_ref)
+    np.testing.assert_allclose(found.lower, ((1 + C / C_ref) / 2 * p - reach).astype(float), rtol=1e-9)
+
+
+def test_the_dome_in_long_double():
+    below, C, above = 2.0, 2.01, 2.02
+    fits = [reference_at(at, bias="regularized") for at in (below, above)]
+    found = dome_test(make("hinge", C, bias="regularized"), *fits, below, above)
+    Q = signed(bias="regularized").astype(np.longdouble)
+    (a, b), size = (solution(at, bias="regularized")[0] for at in (below, above)), np.sqrt(Q.diagonal())
+    square, longest = a @ Q @ a, np.sqrt(b @ Q @ b)
+
+    def least(p):
+        along = p - np.sqrt(np.maximum(longest**2 - square, 0) * np.maximum(size**2 - p**2 / square, 0))
+        return np.where(-longest * p >= square * size, -longest * size, along)
+
+    np.testing.assert_allclose(found.lower, least(Q @ a).astype(float), atol=2e-3)
+    np.testing.assert_allclose(found.upper, -least(-(Q @ a)).astype(float), atol=2e-3)
+    assert found.inactive.any()
+    assert found.at_bound.any()
+    for at in (below, above):  # both ends belong to it
+        assert dome_test(make("hinge", at, bias="regularized"), *fits, below, above).screened.any()
+
+
+def test_the_intersection_allows_for_rounding():
+    """By 8 units of both numbers that its centre is the difference of, where neither ball alone is better."""
+    turn, unit, zero = np.array([-1.9, 1.9]), 1e-4, jnp.zeros(2)  # two balls that nearly only touch, seen along both
+    first, second = ball.Ball(zero, zero, jnp.asarray(1.0)), ball.Ball(zero - turn, zero, jnp.asarray(1.0))
+    apart = ball.Difference(zero, zero, jnp.asarray(2 * turn), zero, jnp.asarray(4 * 1.999**2))
+    exact, allowed = (ball.intersection_bounds(first, second, apart, jnp.ones(2), u) for u in (0.0, unit))
+    for wider in (exact[0] - allowed[0], allowed[1] - exact[1]):
+        assert (np.asarray(wider) >= 8 * unit * np.abs(turn)).all()

@@ -139,19 +139,16 @@ class ScreenedChain:
         if self.rule is None and not stored:
             return None  # no sample can be left out
         known = None if self.rule is None else self.rule(problem, as_reference(problem, point), point.C)
-        begin = next_start(problem, point, known)
-        kept, free, rows = np.asarray(begin.counts).tolist()
-        size = class_of(kept, problem.n)
+        left = np.asarray(problem.present) & (True if known is None else ~np.asarray(known.screened))
+        size = class_of(left.sum(), problem.n)
         # Of a stored matrix gather only what costs less than the last value's rows, read whole.
-        dear = size**2 + rows * problem.n > self.asked
-        short = problem.n <= MEASURED.samples_of_whole_rows if known is None else dear
+        short = problem.n <= MEASURED.samples_of_whole_rows if known is None else size**2 > self.asked
         whole = stored and (size == problem.n or short)
-        if whole and known is not None:  # whole rows gain nothing by what is known, and its change costs rows
-            begin = next_start(problem, point, None)
-            kept, free, rows = np.asarray(begin.counts).tolist()
         size = problem.n if whole else size
         if not whole and (size > 8192 or size == problem.n):  # too many kernel values to store for one value of C
             return None
+        begin = next_start(problem, point, known)
+        _, free, rows = np.asarray(begin.counts).tolist()
         samples = None if whole else filled(np.asarray(begin.kept), np.asarray(problem.present), size)
         gram = problem.gram if whole else part_of(problem.gram, values_between(problem.gram, samples))
         sets = self._working_sets(problem, free)
@@ -169,7 +166,7 @@ class ScreenedChain:
         work = _work(steps, evaluations + (rows + int(moved)) * problem.n, SMO() if by_steps else sets)
         fitted = certified(problem, self.solver, point.a, point.products, work)
         if int(fitted.status) != Status.CONVERGED:
-            self.lost, self.reached = work, fitted
+            self.lost, self.reached, self.asked = work, fitted, problem.n**2
             return None
         self.point = point
         return fitted
