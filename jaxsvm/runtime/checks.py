@@ -186,7 +186,7 @@ def checked(function: _F) -> _F:
     """
     parameters, known = inspect.signature(function).parameters, {}
     names = [name for name, parameter in parameters.items() if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
-    for name, annotation in function.__annotations__.items():
+    for name, annotation in getattr(function, "__annotations__", {}).items():  # a partial has none
         text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
         while re.search(r"\[[^\[\]]*\]", text):
             text = re.sub(r"\[[^\[\]]*\]", "", text)
