@@ -567,6 +567,7 @@ def test_sizes():
         ({"C": 1e300}, "at most 1e150"),
         ({"sample_weight": np.full(8, 1e300)}, "at most 1e150"),
         ({"key": 2**70}, "64 bits"),
+        ({"sample_weight": ["a"] * 8}, "sample_weight holds what is no number"),
         ({"clusters": ()}, "clusters is empty"),
     ],
 )

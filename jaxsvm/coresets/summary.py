@@ -193,7 +193,10 @@ def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.n
         y = np.asarray(y.tolist())
     if y.dtype.kind not in "biuf" or not np.isin(y, (-1, 1)).all():
         raise InputError("y holds other labels than -1 and +1: `jaxsvm.datasets.two_classes` makes signs.")
-    u = np.ones(len(x)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    try:
+        u = np.ones(len(x)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"sample_weight holds what is no number ({error}).") from error
     if u.shape != y.shape:
         raise InputError(f"sample_weight has shape {u.shape}: one weight a sample is needed, {y.shape}.")
     require_finite("x", x)
