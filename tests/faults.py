@@ -61,6 +61,7 @@ for line in sys.stdin:
     child = os.fork()  # before JAX is used
     if not child:
         made, k = values(), 0
+        function(made[0], sys.argv[2])  # imports what it needs: else kills come before any write
         print(os.getpid(), flush=True)
         while True:
             function(made[k % 2], sys.argv[2])
@@ -69,7 +70,7 @@ for line in sys.stdin:
 """
 
 
-def saves(count=200):
+def saves(count=200, *only):
     """Kills: each process is stopped by kill -9 at a random time of its saves; what is there is old or new."""
     import jaxsvm
 
@@ -79,6 +80,8 @@ def saves(count=200):
         for k, C in enumerate((0.1, 1.0)):
             jaxsvm.compact(jaxsvm.fit(problem.at(C)), problem.at(C)).save(Path(source, f"{k}.npz"))
         for name, (function, values) in _writers(source).items():
+            if only and name not in only:
+                continue
             with tempfile.TemporaryDirectory() as folder:
                 _killed(name, function, values(), Path(folder), source, -(-count // 6))
 
