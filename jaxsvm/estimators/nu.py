@@ -229,7 +229,7 @@ class NuSVR(SVR):
         self._store_parameters(locals())
 
     def _learn(self, X: Any, y: Any, sample_weight: Any) -> Any:
-        n = np.count_nonzero(sample_weights(sample_weight, _num_samples(X)) > 0)
+        n = int(np.count_nonzero(sample_weights(sample_weight, _num_samples(X)) > 0))
         require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
         return super()._learn(X, y, sample_weight)
 

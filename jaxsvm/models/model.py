@@ -166,7 +166,8 @@ def _without_zeros(basis: Any, coef: Array, exactly: bool = True) -> tuple[Any, 
     """Keep the samples with a coefficient that is not 0, by NumPy; unless `exactly`, up to one of a few numbers."""
     if not isinstance(basis, KernelBasis):  # features: the coefficients are a weight vector
         return basis, coef
-    found = (values := np.asarray(coef)).reshape(len(coef), -1).any(axis=1)
+    values = np.asarray(coef)
+    found: Any = values.reshape(len(coef), -1).any(axis=1)
     kept = sizes.filled(found, found, found.sum() if exactly else sizes.class_of(found.sum(), len(found)))
     with jax.enable_x64(True):  # placed in the dtype that they have
         x = jax.device_put(taken(jax.tree.map(np.asarray, basis.x), kept))
