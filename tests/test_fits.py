@@ -15,6 +15,7 @@ from samples import data, exact, gram, svm
 import jaxsvm
 from jaxsvm import FrankWolfe, InputError, Status, polished, sampled
 from jaxsvm.kernels import RBF, Precomputed
+from jaxsvm.loop import bursts
 from jaxsvm.results.fit import Counters, bit_of
 from jaxsvm.results.status import StatusCode, advice
 
@@ -310,6 +311,28 @@ def test_where_nothing_was_proved_the_widest_column_is_named_first():
     with pytest.warns(jaxsvm.ConvergenceWarning, match=r"Scale the columns first: column 1 spans .*e\+12"):
         fit = jaxsvm.fit(problem, jaxsvm.SMO(max_steps=100))
     assert not fit.certificate.relative_gap < 1
+
+
+def test_a_fit_that_proves_nothing_ends_long_before_its_cap():
+    """Of 10 million steps: pair steps on a column of 1e8 gain nothing. A solver that never stalls takes all it may."""
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32) * np.float32([1, 1e8, 1])
+    problem = jaxsvm.hinge_problem(
+        jaxsvm.gram(jaxsvm.kernels.Linear(), x), [1, -1, -1, 1, 1, -1, 1, -1], 1.0, bias="free"
+    )
+    with pytest.warns(jaxsvm.ConvergenceWarning, match=r"STALLED.*Scale the columns first: column 1"):
+        fit = jaxsvm.fit(problem)
+    assert fit.steps < 300_000
+    progress = bursts.begun(problem, jaxsvm.SMO(), jax.random.key(0), None, None, False)
+    progress = progress._replace(
+        state=progress.state._replace(counters=progress.state.counters._replace(steps=np.int32(400_000)))
+    )
+    ended, _ = bursts._ended_if_hopeless(problem, jaxsvm.SMO(), progress, (200_000, np.inf))
+    assert int(ended.status) == jaxsvm.Status.STALLED
+    for solver, mark in ((jaxsvm.SMO(), (300_000, np.inf)), (jaxsvm.Pegasos(steps=1_000_000), (200_000, np.inf))):
+        assert bursts._ended_if_hopeless(problem, solver, progress, mark) == (progress, mark)
+    near = progress._replace(best=progress.best._replace(certificate=jaxsvm.Certificate(1.0, 0.5, np.float32(2.0))))
+    ended, mark = bursts._ended_if_hopeless(problem, jaxsvm.SMO(), near, (200_000, 4e3))  # the rest takes 260,000 more
+    assert int(ended.status) == jaxsvm.Status.RUNNING and mark == (400_000, 2.0)
 
 
 def test_a_cost_that_is_flushed_to_zero_is_refused_and_no_path_returns_nan():

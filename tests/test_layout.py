@@ -100,9 +100,9 @@ def test_modules_import_each_other_one_way():
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(HOUSE)))
 def test_files_and_functions_fit_their_readers(path):
-    """No file above 350 lines, no function above 50 lines of code, no docstring of one that begins without a verb."""
+    """No file above 500 lines, no function above 50 lines of code, no docstring of one that begins without a verb."""
     lines = path.read_text().splitlines()
-    assert len(lines) <= 350
+    assert len(lines) <= 500
     for node in ast.walk(ast.parse("\n".join(lines))):
         if isinstance(node, ast.FunctionDef):
             word = (ast.get_docstring(node) or "Return").split()[0].rstrip(".,:;")

@@ -4,6 +4,7 @@ A start, a burst, a certificate and a polish are programs of their own: one that
 others are compiled in parallel.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,7 +38,7 @@ from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program, compiled_ahead
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.start import Origin
 
 # --- the loop
@@ -65,6 +66,7 @@ def run(
         The progress and its successor. The status is RUNNING only if there is a successor.
     """
     chunks, evaluations_shown, certifiable, told_to_stop, shown = 1, None, False, False, None
+    mark = (0, math.inf)
     running = int(progress.status) == Status.RUNNING and not session.stop.seen
     while running:
         try:
@@ -87,6 +89,8 @@ def run(
                 break
             jax.block_until_ready(progress)
             seconds = time.monotonic() - before
+            if certifies:
+                progress, mark = _ended_if_hopeless(problem, solver, progress, mark)
             if int(progress.status) == Status.RUNNING and not session.stop.seen:
                 following = successor(progress)
                 if following is not None:
@@ -103,6 +107,40 @@ def run(
     if int(progress.status) == Status.RUNNING:
         progress = _stopped(problem, solver, progress, provisional, certifiable and not _abandoned(progress))
     return progress, None if session.stop.seen else successor(progress)
+
+
+def _ended_if_hopeless(
+    problem: Problem, solver: Solver, progress: Progress, mark: tuple[int, float]
+) -> tuple[Progress, tuple[int, float]]:
+    """Return the progress, as STALLED if the cap on steps comes before its gap is small, and the next mark.
+
+    A mark is a number of steps and the gap after them; the next one comes after twice as many. At the rate since the
+    mark (digits a step, which only linear convergence keeps up) the steps to `tol` are known. A hundredth of the cap,
+    or a fifth where the gap proves something, and some steps for each sample come first: rates of the beginning say
+    nothing. Solvers that never stall take the steps that they were asked for.
+
+    Args:
+        problem: A prepared problem.
+        solver: A solver's configuration.
+        progress: The progress, after a certificate.
+        mark: Where the rate is counted from; (0, infinity) at first.
+    """
+    steps, gap, (before, at_mark) = int(steps_taken(progress)), float(progress.best.certificate.relative_gap), mark
+    if int(progress.status) != Status.RUNNING or steps < 2 * before or solver.patience >= NEVER:
+        return progress, mark
+    cap = int(solver.max_steps)
+    least = max(MEASURED.steps_before_hopeless, MEASURED.steps_a_sample_before_hopeless * problem.n)
+    early = steps < max(cap / (100 if gap >= 1 else 5), least)
+    if not early and before and is_far(gap, solver):
+        digits, missing = math.log(at_mark / gap) if gap < at_mark else 0.0, math.log(gap / float(solver.tol))
+        if missing * (steps - before) > digits * (cap - steps):
+            return progress._replace(status=jnp.asarray(np.int32(Status.STALLED))), mark
+    return progress, (steps, gap)
+
+
+def is_far(gap: float, solver: Solver) -> bool:
+    """Return whether a gap is two digits above the solver's `tol`, or proves nothing."""
+    return gap >= min(1.0, 100 * float(solver.tol))
 
 
 def begun(problem: Problem, solver: Solver, key: Array, start: Any, init: Any, provisional: bool) -> Progress:

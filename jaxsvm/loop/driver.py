@@ -23,7 +23,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
-from jaxsvm.loop.bursts import begun, run
+from jaxsvm.loop.bursts import begun, is_far, run
 from jaxsvm.loop.choice import first_choice, second_choice, takes_state, traced_choice
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.interruption import Interruption, Session, answering, watching
@@ -304,11 +304,11 @@ def _solve_remaining(
 
 
 def warn_unless_converged(fitted: Fit, solver: Solver, problem: Problem) -> None:
-    """Warn of a fit that ended in any other way; where nothing was proved, of columns that differ much first."""
+    """Warn of a fit that ended in any other way; where little was proved, of columns that differ much first."""
     status, gap = Status(int(fitted.status)), float(fitted.certificate.relative_gap)
     if status != Status.CONVERGED:
         numeric = status in (Status.STALLED, Status.MAX_STEPS, Status.NOT_FINITE)
-        scaling = _uneven(problem.gram.x) if gap >= 1 and numeric else ""
+        scaling = _uneven(problem.gram.x) if is_far(gap, solver) and numeric else ""
         warn(
             f"{type(solver).__name__} ended as {status.name} after {int(fitted.steps)} steps with a relative gap of "
             f"{gap:.3g} (tol {float(solver.tol):.3g}). {scaling}{advice(status, fitted)}",

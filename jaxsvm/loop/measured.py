@@ -12,6 +12,10 @@ class Measured:
     optimisations, and a callback sees a certificate of every chunk."""
     samples_of_one_working_set: int = 512
     """Samples up to which pair steps on stored values solve a hinge problem."""
+    steps_before_hopeless: int = 10_000
+    """Steps before a fit whose gap is 1 or more may be given up."""
+    steps_a_sample_before_hopeless: int = 4
+    """The same, for each sample."""
     samples_of_a_long_step: int = 128
     """Samples from which a step alone fills a CPU, so that lanes of `vmap` are solved one by one."""
     lanes_together: int = 64
