@@ -1,6 +1,8 @@
 """Programs are let go where they are many, and only then; never under a driver that runs."""
 
 import dataclasses
+import os
+import signal
 import threading
 
 import jax
@@ -123,3 +125,23 @@ def test_an_error_of_a_program_is_the_callers(as_shipped):
     with pytest.raises(TypeError, match="dot_general"):
         as_shipped(jnp.ones((2, 3)))
     assert programs._registry.quick
+
+
+def test_ctrl_c_within_a_compilation_raises_after_it():
+    """Raised within, it left the compiler in a state that crashed the exit of the process."""
+    seen = []
+
+    def double(x):
+        os.kill(os.getpid(), signal.SIGINT)
+        seen.append(x)  # not reached if the signal raised at once
+        return 2 * x
+
+    program = programs.Program(double)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            program(np.float32(1))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert len(seen) == 1 and float(program(np.float32(1))) == 2  # compiled by then
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -14,6 +14,7 @@ The known shapes and the count of drivers are the only state of this library out
 
 import contextlib
 import functools
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -109,6 +110,26 @@ def compiled_ahead(calls: Callable[[], Iterable[tuple[Any, ...]]], *arguments: A
     return wait
 
 
+@contextlib.contextmanager
+def _interrupted_afterwards() -> Iterator[None]:
+    """Raise the KeyboardInterrupt of a Ctrl-C after the code inside: raised within a compilation, it crashes the exit.
+
+    Inside a driver the signal has a handler of its own, which raises nothing.
+    """
+    on_main = threading.current_thread() is threading.main_thread()
+    if not on_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+
+
 class Program:
     """A jitted part of a host driver, compiled for a CPU by XLA's older way of making kernels.
 
@@ -136,15 +157,16 @@ class Program:
         """Call the compiled function; compile it without the options if this version of XLA does not know them."""
         if self.brief and not is_concrete(arguments):
             return self.function(*arguments, **named)
-        if self._jitted() is self._plain:
+        with _interrupted_afterwards():
+            if self._jitted() is self._plain:
+                return self._plain(*arguments, **named)
+            try:
+                return self._quick(*arguments, **named)
+            except jax.errors.JaxRuntimeError as error:
+                if "No such compile option" not in str(error):
+                    raise
+            _registry.quick = False
             return self._plain(*arguments, **named)
-        try:
-            return self._quick(*arguments, **named)
-        except jax.errors.JaxRuntimeError as error:
-            if "No such compile option" not in str(error):
-                raise
-        _registry.quick = False
-        return self._plain(*arguments, **named)
 
     def shapes(self, *arguments: Any, **named: Any) -> Any:
         """Return the shapes of the results; the trace is shared with a later call."""
