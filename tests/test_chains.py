@@ -302,7 +302,9 @@ def test_a_named_rule_leaves_samples_out_of_a_hinge_path(store):
         jaxsvm.solve_path(problem, Cs, tol=1e-5, screen=rule) for rule in (None, jaxsvm.screening.ball_test_1)
     )
     np.testing.assert_allclose(jaxsvm.check(screened.fits).certificate.primal, plain.certificate.primal, rtol=2e-5)
-    assert screened.fits.kernel_evaluations.sum() < 0.7 * plain.fits.kernel_evaluations.sum()
+    # The first two values show what a set reads: from the third on the rule decides.
+    assert screened.fits.kernel_evaluations.sum() < 0.9 * plain.fits.kernel_evaluations.sum()
+    assert screened.fits.kernel_evaluations[2:].sum() < 0.7 * plain.fits.kernel_evaluations[2:].sum()
 
 
 def test_the_next_start_is_the_best_multiple_and_keeps_bounds():

@@ -198,7 +198,7 @@ OPERATIONS = {
         0.2,  # of the samples may be on the other side
     ),
     "coreset": Operation(
-        lambda d: jaxsvm.coresets.coreset(d.x, d.y, 1.0, 20, d.key).weight.sum(), lambda: float(N), 1e-4
+        lambda d: jaxsvm.coresets.coreset(d.x, d.y, 1.0, 20, d.key).weight.sum(), lambda: float(N), 2e-3
     ),
 }
 

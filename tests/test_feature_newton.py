@@ -109,5 +109,5 @@ def test_a_point_in_primal_scale_is_certified_as_it_is():
     one = problem.at(300.0)
     counters = jax.tree.map(lambda leaf: leaf[1:], path.fits.counters)
     columns = (np.asarray(one.y)[:, None], np.asarray(one.weights)[:, None], np.asarray([300.0], np.float32))
-    again = engine._finish(one, *columns, point, path.fits.margins[1][:, None], counters, 1e-3)
+    again = engine._finish(one, *columns, point, path.fits.margins[1][:, None], counters, 1e-3, np.asarray(True))
     assert (np.asarray(again.dual_coef[0]) == y * point[:, 0]).all()

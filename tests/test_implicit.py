@@ -1,6 +1,7 @@
 """Derivatives of a solution, against central differences of the oracle, which shares nothing with them."""
 
 import functools
+import re
 import warnings
 
 import chex
@@ -342,7 +343,8 @@ def test_the_optimal_value_and_its_derivatives(outside, order):
 def test_the_gradient_of_the_optimal_value_solves_nothing():
     known = implicit.solution(svm(RBF(0.5), 30.0))
     text = str(jax.make_jaxpr(jax.grad(lambda C: implicit.value(svm(RBF(0.5), C), known)))(30.0))
-    assert "custom_linear_solve" not in text
+    assert "custom_linear_solve" in text  # identities alone, for NaN of fits that have failed
+    assert not re.search(r"matvec=\{ lambda[^}]*let(?!\s+in\b)", text)
     assert "cholesky" not in text
 
 

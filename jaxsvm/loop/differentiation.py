@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.derivatives import barrier
@@ -225,35 +226,33 @@ def _or_nan(failed: Array, push: Callable[[Any], Any], tangents: Any) -> Any:
     Backward, a failed fit whose cotangents are all 0 (its caller has masked it) must give 0, and what the function
     itself makes of them may be NaN. So both ends of it are linear solves with an identity, which let a transposed
     solve be stated: at the result cotangents become 0, and a flag says whether they were; at the other end the flag
-    replaces what comes back.
+    replaces what comes back. All numbers of an end are one vector, since JAX has no derivative of a solve of which
+    only a part moves.
     """
     leaves, tree = jax.tree.flatten(tangents)
     places = [k for k, leaf in enumerate(leaves) if leaf.dtype != jax.dtypes.float0 and leaf.size]
-    zero = sum((0 * leaves[k].ravel()[0].astype(jnp.float32) for k in places), jnp.zeros((), jnp.float32))
+    moving, unravel = ravel_pytree([leaves[k] for k in places])
 
-    def entered(_: Any, known: Any) -> Any:
-        cotangents, flag = known
-        return [jnp.where(failed, flag.astype(part.dtype), part) for part in cotangents], jnp.zeros_like(flag)
+    def entered(_: Any, known: Array) -> Array:
+        return jnp.where(failed, known[-1], known).at[-1].set(0)
 
-    def leave(_: Any, known: Any) -> Any:
-        return jax.tree.map(lambda part: jnp.where(failed, jnp.nan, part), known[0]), known[1]
+    def leave(_: Any, known: Array) -> Array:
+        return jnp.where(failed, jnp.nan, known)
 
-    def left(_: Any, known: Any) -> Any:
-        cotangents, flag = known
-        asked = sum((some(part != 0) for part in jax.tree.leaves(cotangents)), jnp.asarray(False))
-        nothing = jax.tree.map(lambda part: jnp.where(failed, 0, part), cotangents)
-        return nothing, jnp.where(asked, jnp.nan, jnp.zeros_like(flag))
+    def masked(_: Any, known: Array) -> Array:
+        asked = jnp.where(some(known != 0), jnp.asarray(jnp.nan, known.dtype), 0)
+        return jnp.where(failed, 0, known).at[-1].set(asked)
 
-    # A transposed solve wants all of its right-hand side to depend on what is differentiated by: so 0 is added.
-    moving = [leaves[k] + zero.astype(leaves[k].dtype) for k in places]
-    moving, flag = lax.custom_linear_solve(_same, (moving, zero), lambda _, known: known, entered)
-    for k, leaf in zip(places, moving, strict=True):
+    zero = jnp.zeros((1,), moving.dtype)
+    moving = lax.custom_linear_solve(_same, jnp.concatenate([moving, zero]), lambda _, known: known, entered)
+    for k, leaf in zip(places, unravel(moving[:-1]), strict=True):
         leaves[k] = leaf
-    pushed = jax.tree.map(lambda part: part + flag.astype(part.dtype), push(jax.tree.unflatten(tree, leaves)))
-    return lax.custom_linear_solve(_same, (pushed, flag), leave, left)[0]
+    pushed, shape = ravel_pytree(push(jax.tree.unflatten(tree, leaves)))
+    pushed = jnp.concatenate([pushed, moving[-1:].astype(pushed.dtype)])
+    return shape(lax.custom_linear_solve(_same, pushed, leave, masked)[:-1])
 
 
-def _same(known: Any) -> Any:
+def _same(known: Array) -> Array:
     return known
 
 

@@ -318,8 +318,8 @@ def warn_unless_converged(fitted: Fit, solver: Solver, problem: Problem) -> None
 
 def _uneven(x: Any) -> str:
     """Advise to scale the columns of dense points `(n, d)` where the widest is a hundred times the narrowest."""
-    here = getattr(x, "is_fully_addressable", True)
-    if not here or np.ndim(x) != 2 or not jnp.issubdtype(x.dtype, jnp.floating):
+    dense = isinstance(x, np.ndarray | jax.Array) and getattr(x, "is_fully_addressable", True)
+    if not dense or x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         return ""
     widths = np.ptp(np.asarray(x, np.float64), axis=0)
     widths, widest = widths[widths > 0], int(np.argmax(widths))

@@ -8,7 +8,7 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
 import jax
@@ -180,9 +180,10 @@ LABELS = ("y", "labels", "groups")
 
 
 def checked(function: _F) -> _F:
-    """Wrap a function so that it refuses arguments of another kind than their annotation: an InputError names them.
+    """Wrap a function so that an InputError names the argument of another kind than its annotation, where one fails.
 
-    Where the function refuses such an argument by itself, its own words are raised.
+    Where the function refuses such an argument by itself, its own words are raised. Text and complex numbers, of which
+    NumPy makes real ones, are refused in any case.
     """
     parameters, known = inspect.signature(function).parameters, {}
     names = [name for name, parameter in parameters.items() if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
@@ -196,17 +197,26 @@ def checked(function: _F) -> _F:
         elif name not in (*LABELS, "return") and parts <= KINDS.keys():
             known[name] = [KINDS[part] for part in sorted(parts)]
 
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
+    def of_another_kind(arguments: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         for name, value in (*zip(names, arguments, strict=False), *named.items()):
             if name in known and not any(holds(value) for holds, _ in known[name]):
-                need = " or ".join(dict.fromkeys(what for _, what in known[name]))
-                try:
-                    function(*arguments, **named)
-                except Exception as error:  # noqa: BLE001 - of Python, NumPy or JAX, about this argument
-                    if isinstance(error, InputError):
-                        raise
-                raise InputError(f"{name} is {_shown(value)}: {need} is needed.")
-        return function(*arguments, **named)
+                yield name, value
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        found = next(of_another_kind(arguments, named), None)
+        if found is None:
+            return function(*arguments, **named)
+        (name, value), error = found, None
+        try:
+            result = function(*arguments, **named)
+        except InputError:
+            raise
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as raised:  # about this argument
+            error, result = raised, None
+        if error is None and not isinstance(value, str) and not np.iscomplexobj(value):
+            return result  # it serves all the same
+        need = " or ".join(dict.fromkeys(what for _, what in known[name]))
+        raise InputError(f"{name} is {_shown(value)}: {need} is needed.") from error
 
     return cast(_F, call)
