@@ -358,6 +358,18 @@ def test_paths_and_folds_over_small_nu_are_certified():
     assert (np.asarray(jaxsvm.cross_validate(problem, [1e-5, 0.08], 2).status.code) == Status.CONVERGED).all()
 
 
+def test_paths_and_folds_begin_at_no_slack_at_all():
+    _, y, K = data()
+    problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.08, bias="none", sample_weight=weights())
+    path = jaxsvm.solve_path(problem, [0.08, 0.0])
+    alone = jaxsvm.fit(problem.at(0.0))
+    np.testing.assert_allclose(path.certificate.dual[1], alone.certificate.dual, rtol=2e-4, atol=1e-6)
+    assert float(path.certificate.dual[0]) == pytest.approx(exact(0.08, "none", True).level, rel=1e-4)
+    assert jaxsvm.cross_validate(problem, [0.0, 0.08], 2).status.code.shape[0] == 2
+    with pytest.raises(jaxsvm.InputError, match="nu must not be negative"):
+        jaxsvm.solve_path(problem, [-0.1])
+
+
 def test_counters_are_those_of_all_hinge_problems_that_were_solved():
     """Two columns of the matrix for each pair step, whatever C it was taken at; a start that is known takes none."""
     _, y, K = data()

@@ -264,7 +264,7 @@ def cross_validate(
         raise InputError("problem is on a mesh of several processes: fit `problem.weighted(fold)` for each fold.")
     if problem.parameter is None:
         raise InputError(f"problem is a {type(problem).__name__}: it has no C to choose.")
-    values = np.asarray(checked_values(Cs), float)
+    values = np.asarray(checked_values(Cs, problem.kind), float)
     require_one_of("score", score, SCORES)
     labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
     masks = fold_masks(labels, folds, groups, seed)

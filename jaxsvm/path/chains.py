@@ -70,7 +70,7 @@ def chain_on_host(
                     report(place, fitted)
             except KeyboardInterrupt:  # raised by a callback, or by a handler of the user's own
                 stop.note()
-        return in_order(fits, np.log(Cs), problem)
+        return in_order(fits, _logs(Cs), problem)
 
 
 class Neighbour:
@@ -174,11 +174,16 @@ def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], k
 def chains_compiled(problem: Parametric, solver: Solver, Cs: np.ndarray, options: Options, stop: Interruption) -> Fit:
     """Solve all values of a concrete problem by one call of `chains_traced`; nothing once `stop` is seen."""
     if stop.seen:
-        return in_order({}, np.log(Cs), problem)
+        return in_order({}, _logs(Cs), problem)
     values = jnp.asarray(Cs, problem.dtype)
     solved = jax.device_get(_chains(problem, solver, values, options.key, lanes=options.lanes))
     fits = {place: jax.tree.map(operator.itemgetter(place), solved) for place in range(len(Cs))}
-    return in_order(fits, np.log(Cs), problem)
+    return in_order(fits, _logs(Cs), problem)
 
 
 _chains = Program(chains_traced, static_argnames="lanes")
+
+
+def _logs(values: np.ndarray) -> np.ndarray:
+    """Return logarithms; of nu = 0 that of a tiny number."""
+    return np.log(np.maximum(values, np.finfo(float).tiny))

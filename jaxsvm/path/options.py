@@ -64,7 +64,7 @@ class Options:
                 raise InputError(f"problem is a {type(problem).__name__}: it has no C that a path could go along.")
         if len({problem.n for problem in problems}) > 1:
             raise InputError("the problems have different numbers of samples: solve them one after another.")
-        checked_values(Cs)
+        checked_values(Cs, problems[0].kind)
         require_usable(CoarseToFine(tol=self.tol) if self.solver is None else self.solver)
         require_seconds(self.max_seconds)
         if self.lanes is not None:
@@ -99,8 +99,8 @@ class Options:
             require_screenable(problem)
 
 
-def checked_values(Cs: Any) -> Any:
-    """Check a list of positive values, and return it unchanged.
+def checked_values(Cs: Any, kind: str = "") -> Any:
+    """Check a list of positive values, or of nu of a "slack" problem, which may be 0; return it unchanged.
 
     Raises:
         InputError: On anything else.
@@ -110,8 +110,10 @@ def checked_values(Cs: Any) -> Any:
     if is_concrete(Cs) and np.asarray(Cs).dtype.kind not in "iuf":
         raise InputError(f"Cs has dtype {np.asarray(Cs).dtype}: real numbers are needed.")
     require_finite("Cs", Cs)
-    if is_concrete(Cs) and not (np.asarray(Cs) > 0).all():
-        raise InputError(f"Cs holds {float(np.asarray(Cs).min())}: every value must be positive.")
+    least = np.asarray(Cs).min() if is_concrete(Cs) else 1
+    if least < 0 or least == 0 and kind != "slack":
+        meant = "values of nu must not be negative" if kind == "slack" else "every value must be positive"
+        raise InputError(f"Cs holds {float(least)}: {meant}.")
     return Cs
 
 
