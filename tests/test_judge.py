@@ -129,3 +129,10 @@ def test_a_form_that_rounding_alone_may_have_made_proves_nothing():
     here = svm_problem(gram(Precomputed(), (x @ x.T + (x @ x.T).T) / 2), y, 1e18, bias="none")
     certificate = here.certified(jnp.asarray(alpha), here.matvec(jnp.asarray(alpha)), here.dtype).certificate
     assert tuple(map(float, certificate)) == INFINITE
+
+
+def test_a_gap_is_relative_to_the_floor_only_beside_an_optimum_of_0():
+    primal, dual = np.array([1e-9, 5.0, 1e-9]), np.array([0.0, 1e-30, -1.0])
+    certificate = Certificate(primal, dual, np.full(3, np.inf))
+    gaps = np.asarray(relative_to(certificate, 1e-6).relative_gap)
+    np.testing.assert_allclose(gaps, [1e-3, 5e30, 1.0], rtol=1e-6)

@@ -95,9 +95,9 @@ def better_answer(new: Answer, old: Answer, better: Any, level: bool) -> Answer:
 
 
 def relative_to(certificate: Certificate, floor: Any) -> Certificate:
-    """Return a certificate whose gap is relative to at least `floor`: for problems whose optimum may be 0."""
+    """Return a certificate whose gap is relative to at least `floor` where the optimum may be 0 beside it."""
     primal, dual, _ = certificate
-    gap, scale = primal - dual, jnp.maximum(jnp.abs(dual), floor)
+    gap, scale = primal - dual, jnp.maximum(jnp.abs(dual), jnp.where(primal <= 1.1 * floor, floor, 0))
     return certificate._replace(relative_gap=jnp.where((scale > 0) & (gap < jnp.inf), gap / scale, jnp.inf))
 
 
