@@ -17,7 +17,7 @@ from jaxsvm import coresets, designs, estimators
 from jaxsvm.errors import InputError
 from jaxsvm.estimators import linear
 from jaxsvm.estimators.measured import MEASURED
-from jaxsvm.estimators.training import probability
+from jaxsvm.estimators.training import machines, probability
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(60, 4))
@@ -406,3 +406,19 @@ def test_wide_points_take_products_alone_and_are_certified(loss, kind, monkeypat
     np.testing.assert_allclose(values(ours), primal, rtol=1e-9)
     assert (values(theirs) >= dual * (1 - 1e-9)).all() and (primal <= (1 + 2e-4) * values(theirs)).all()
     assert (gap <= 1e-4).all() and ours.fit_status_ == 0
+
+
+def test_pairs_of_a_squared_hinge_share_the_programs_of_few_sizes(monkeypatch):
+    sizes, solve = [], machines.solve_by_driver
+
+    def noted(problem, *arguments, **options):
+        sizes.append(problem.n)
+        return solve(problem, *arguments, **options)
+
+    monkeypatch.setattr(machines, "solve_by_driver", noted)
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], [33, 41, 50])
+    x = rng.normal(size=(len(y), 3)).astype(np.float32) + y[:, None]
+    fit = estimators.SVC(loss="squared_hinge", bias="regularized").fit(x, y)
+    assert len(sizes) >= 3 and set(sizes) == {96}  # of 74, 83 and 91 samples
+    assert fit.fit_status_ == 0 and fit.score(x, y) > 0.7

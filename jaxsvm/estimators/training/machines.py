@@ -20,6 +20,7 @@ from jaxsvm.estimators.training.box import (
     solve_by_driver,
     solve_in_features,
 )
+from jaxsvm.estimators.training.kernel_values import padded_rows
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import answering, with_settings, workers
@@ -195,15 +196,20 @@ def _solve_by_driver(
     if data.K is not None:
         operator = data.operator(machine.parts, padded_size(n))
     else:
-        operator = gram_of(data.values.kernel, data.points(machine.parts))
+        operator = gram_of(data.values.kernel, _filled(data.points(machine.parts)))
     result = solve_by_driver(weighted_problem(operator, y, machine.upper, 1.0, loss, bias), tol, callback=callback)
     if data.exact is not None:
         double = data.in_double(machine.parts)
-        exact = gram_of(double.values.kernel, double.x) if double.K is None else double.values.stored(double.K)
+        exact = gram_of(double.values.kernel, _filled(double.x)) if double.K is None else double.values.stored(double.K)
         whole = weighted_problem(exact, y, machine.upper, 1.0, loss, bias)
         again = solve_by_driver(whole, tol, np.abs(result.dual_coef[:n]), callback=callback)
         result = again._replace(steps=again.steps + result.steps)
     return result._replace(dual_coef=result.dual_coef[:n])
+
+
+def _filled(x: Any) -> Any:
+    """Return dense points with copies of the first, up to one of few sizes: programs of a size serve all its pairs."""
+    return padded_rows(x, padded_size(len(x))) if isinstance(x, np.ndarray) else x
 
 
 def weighted_problem(operator: Any, y: np.ndarray, weight: np.ndarray, C: float, loss: str, bias: str) -> Any:  # noqa: N803
