@@ -64,7 +64,7 @@ LINES = {
     "solvers": 6_352,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 2016, 315
+OWN_IMPORTS, FILES = 2017, 315
 """Lines that import from this library, and files."""
 
 
