@@ -49,7 +49,7 @@ LINES = {
     "face": 312,
     "gram": 1_460,
     "kernels": 983,
-    "loop": 2_284,
+    "loop": 2_279,
     "model_selection": 1_079,
     "models": 2_081,
     "numerics": 1_675,

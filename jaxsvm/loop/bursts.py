@@ -118,18 +118,13 @@ def _ended_if_hopeless(
     mark (digits a step, which only linear convergence keeps up) the steps to `tol` are known. A hundredth of the cap,
     or a fifth where the gap proves something, and some steps for each sample come first: rates of the beginning say
     nothing. Solvers that never stall take the steps that they were asked for.
-
-    Args:
-        problem: A prepared problem.
-        solver: A solver's configuration.
-        progress: The progress, after a certificate.
-        mark: Where the rate is counted from; (0, infinity) at first.
     """
     steps, gap, (before, at_mark) = int(steps_taken(progress)), float(progress.best.certificate.relative_gap), mark
     if int(progress.status) != Status.RUNNING or steps < 2 * before or solver.patience >= NEVER:
         return progress, mark
     cap = int(solver.max_steps)
-    least = max(MEASURED.steps_before_hopeless, MEASURED.steps_a_sample_before_hopeless * problem.n)
+    polish = solver.polish_interval(problem) or 0  # steps that earn one, which may end a fit at once
+    least = max(MEASURED.steps_before_hopeless, MEASURED.steps_a_sample_before_hopeless * problem.n, 2 * polish)
     early = steps < max(cap / (100 if gap >= 1 else 5), least)
     if not early and before and is_far(gap, solver):
         digits, missing = math.log(at_mark / gap) if gap < at_mark else 0.0, math.log(gap / float(solver.tol))
