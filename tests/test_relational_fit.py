@@ -440,6 +440,20 @@ def test_rows_whose_columns_could_be_of_two_features_are_refused():
     fit.decision_function({"f.d.x": np.ones(2), "d.x": np.ones(2)})
 
 
+@pytest.mark.parametrize("name", ["x", "y", "k"])
+def test_a_plain_name_of_a_column_that_is_no_feature_is_refused(name):
+    """After `pandas.merge(suffixes=("", "_d"))` an unused column, the label or a key of f stands for d's feature."""
+    rng = np.random.default_rng(0)
+    f = {"k": rng.integers(0, 5, 30), "x": rng.normal(size=30), "w": rng.normal(size=30), "y": np.arange(30) % 2}
+    d = {"id": np.arange(5), name: rng.normal(size=5)}
+    keys, features = {("f", "d"): {"k": "id"}}, {"f": ["w"], "d": [name]}
+    fit = relational.fit(relational.Join({"f": f, "d": d}, ("f", "y"), keys=keys, features=features), 0.1)
+    with pytest.raises(InputError, match=rf"column {name}, which could be f\.{name} or d\.{name}"):
+        fit.decision_function(f | {"d_": d[name][f["k"]]})
+    whole = fit.decision_function(f | {f"d.{name}": d[name][f["k"]]})
+    np.testing.assert_allclose(whole, fit.coef @ [f["w"], d[name][f["k"]]] + fit.intercept, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("rows", "text"),
     [

@@ -12,7 +12,7 @@ as the paper's theorem needs. Without one, the default, the error is of second o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,9 +27,6 @@ from jaxsvm.relational.measured import MEASURED
 from jaxsvm.relational.schema.join import Join
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_finite_number, require_one_of
-
-if TYPE_CHECKING:
-    from jaxsvm.relational.schema.join import Join
 
 ROWS_OF_A_HESSIAN = MEASURED.hessian_rows_per_coefficient * SIZES.largest_direct_system
 """Rows of a join up to which a Hessian contains all of them, so that interior points certify any gap."""

@@ -25,7 +25,7 @@ class Tables(NamedTuple):
     codes: list[dict[str, np.ndarray]]
     weights: list[np.ndarray]  # for each, the number of equal rows that each row stands for, float64 `(n_i,)`
     label: tuple[str, str]  # the table and column of the label
-    of_label: list[str]  # the names of all columns of the label's table
+    named: list[list[str]]  # the names of all columns of each
     # For each, how many rows were left out before: with a missing key, dropped for a missing value, without a partner:
     lost: list[np.ndarray]
     keys: Attributes  # the attributes of the join

@@ -281,8 +281,8 @@ def _fetched(ask: Ask, plan: Plan, given: dict[str, str]) -> Tables:
         codes[i][edge_name(i, j)], codes[j][edge_name(i, j)] = ends
     columns = [{c: values(i, k, c) for k, c in enumerate(plan.features[name])} for i, name in enumerate(names)]
     target = values(hub, len(plan.features[plan.label[0]]), plan.label[1])
-    of_label = list(plan.columns[plan.label[0]])
-    return Tables(names, columns, target, codes, counts, plan.label, of_label, lost, plan.keys, given, plan.casts)
+    named = [list(plan.columns[name]) for name in names]
+    return Tables(names, columns, target, codes, counts, plan.label, named, lost, plan.keys, given, plan.casts)
 
 
 def _casts(

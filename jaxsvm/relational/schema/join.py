@@ -43,7 +43,7 @@ class Join:
         keys: The attributes of the join.
         sources: The SQL that stands for a table in FROM, if not its name; `to_sql` uses it.
         casts: The SQL type in which the database compares an attribute of columns of different types.
-        of_label: The names of all columns of the label's table.
+        named: The names of all columns of each table.
         notes: What was done to the tables: rows that join with nothing, for want of a key or of a partner, and others.
         constant: Whether there is a constant feature.
     """
@@ -96,16 +96,16 @@ class Join:
         columns = [{c: as_feature(column(name, tables[name], c)) for c in wanted[name]} for name in names]
         target = as_feature(column(label[0], tables[label[0]], label[1]))
         weights = [_copies(name, tables[name], copies.get(name)) for name in names]
-        of_label, lost = column_names(tables[label[0]]), [np.zeros(3) for _ in names]
+        named, lost = [column_names(tables[name]) for name in names], [np.zeros(3) for _ in names]
         read = Tables(
-            names, columns, target, [codes[name] for name in names], weights, label, of_label, lost, known, {}, {}
+            names, columns, target, [codes[name] for name in names], weights, label, named, lost, known, {}, {}
         )
         self._assemble(read, categorical, positive, missing)
 
     def _assemble(self, tables: Tables, categorical: Any, positive: Any, missing: str) -> None:
         """Set the attributes from tables that were read."""
         self.names, self.keys, self.sources, self.casts = tables.names, tables.keys, tables.sources, tables.casts
-        self.of_label = tables.of_label
+        self.named = tables.named
         parts = assembled(tables, categorical or {}, positive, missing)
         self.tree, self.blocks, self.classes, self.rows, self.notes = parts
         if not np.isfinite(float(self.size)):

@@ -5,7 +5,7 @@ coefficient of each category's level; a level that training did not see adds not
 number counts as its mean if training imputed, else the score is NULL. Numbers count as doubles, as in training.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,8 +22,8 @@ def require_free(join: Any, score: str) -> None:
     """Refuse a name of the scores that a column of the label's table has: a query of it would read that column."""
     if not (isinstance(score, str) and score):
         raise InputError(f"score is {score!r}: the name of a column is needed.")
-    if score.lower() in map(str.lower, join.of_label):
-        table = join.names[join.tree.label]
+    table = join.names[join.tree.label]
+    if score.lower() in map(str.lower, join.named[join.tree.label]):
         raise InputError(f"score is {score!r}, a column of {table} as well: give the scores another name.")
 
 
@@ -90,30 +90,31 @@ def decision_function(fit: Any, rows: Any) -> np.ndarray:
     Args:
         fit: A fitted model.
         rows: A table (pandas, polars, Arrow, dict of arrays) of joined rows. Its columns have their names in their
-            tables, or are called `table.column` if two tables share a name.
+            tables, or are called `table.column` if two tables share a name that is no key.
 
     Returns:
         `(k,)`; NaN where a number is missing that was never missing in training.
 
     Raises:
         InputError: On a feature that is absent, that has values of another kind than in training, or whose column could
-            be that of another feature.
+            be another column of the joined tables.
     """
     rows = opened("rows", rows)
     length("rows", rows)
-    known, terms, features = column_names(rows), [], list(_features(fit))
-    whole = Counter(f"{table}.{name}" for table, name, *_ in features)
-    either = whole + Counter(name for _, name, *_ in features)
-    of_feature = []
-    for table, name, *_ in features:
+    known, terms, whole, plain = column_names(rows), [], defaultdict(dict), defaultdict(dict)
+    equal = {column: key for key, owners in fit.join.keys.items() for column in owners.items()}  # all columns of a key
+    for table, names in zip(fit.join.names, fit.join.named, strict=True):
+        for name in names:
+            whole[f"{table}.{name}"][table, name] = f"{table}.{name}"
+            plain[name].setdefault(equal.get((table, name), (table, name)), f"{table}.{name}")
+    for table, name, coef, part in _features(fit):
         wanted = f"{table}.{name}" if f"{table}.{name}" in known else name
         if wanted not in known:
             raise InputError(f"rows has no column {name} or {table}.{name}: every feature is needed.")
-        if (either if wanted == name else whole)[wanted] > 1:
-            same = " or ".join(f"{t}.{n}" for t, n, *_ in features if wanted in (n, f"{t}.{n}"))
-            raise InputError(f"rows has a column {wanted}, which could be {same}: call each by its whole name.")
-        of_feature.append(wanted)
-    for (table, name, coef, part), wanted in zip(features, of_feature, strict=True):
+        same = (plain[wanted] if wanted == name else {}) | whole[wanted]
+        if len(same) > 1:
+            which = " or ".join(same.values())
+            raise InputError(f"rows has a column {wanted}, which could be {which}: call each by its whole name.")
         values = as_feature(column("rows", rows, wanted))
         if isinstance(part, Column):
             terms.append(_level_scores(part, coef, values, f"{table}.{name}"))
