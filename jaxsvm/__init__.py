@@ -39,7 +39,7 @@ from jaxsvm.models.model import Model, compact, decision_function, load_model, p
 from jaxsvm.path.solve import Path, solve_path
 from jaxsvm.problems import slack
 from jaxsvm.problems.ball import meb_problem
-from jaxsvm.problems.box import box_problem, hinge_problem
+from jaxsvm.problems.box import box_problem, hinge_problem, one_class_problem, svr_problem
 from jaxsvm.problems.padding import shard_rows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.problems.squared_hinge import svm_problem
@@ -162,6 +162,7 @@ __all__ = [
     "kernels",
     "load_model",
     "meb_problem",
+    "one_class_problem",
     "one_versus_one",
     "one_versus_rest",
     "polished",
@@ -176,6 +177,7 @@ __all__ = [
     "slack_problem",
     "solve_path",
     "svm_problem",
+    "svr_problem",
     "tune",
     "water_level",
     "water_level_with_bias",

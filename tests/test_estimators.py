@@ -254,7 +254,7 @@ def test_probabilities_are_calibrated_on_samples_left_out(multi_class):
 def test_coupled_probabilities_and_sigmoids_are_the_best_there_are():
     from scipy.optimize import minimize
 
-    from jaxsvm.estimators.training.probability import coupled, fitted_sigmoid
+    from jaxsvm.estimators.training.probability import coupled, sigmoids
 
     random = np.random.default_rng(0)
     truth = random.dirichlet(np.ones(4), size=20)
@@ -274,7 +274,7 @@ def test_coupled_probabilities_and_sigmoids_are_the_best_there_are():
         np.testing.assert_allclose(p, best.x, atol=1e-4)
     values, positive = random.normal(size=200), random.random(200) < 0.4
     positive |= values > 1
-    found = fitted_sigmoid(values, positive, np.ones(200))
+    found = sigmoids(values[:, None], positive.astype(int), np.ones(200), [(0, 1)])[0]  # of the second class
     target = np.where(positive, (positive.sum() + 1) / (positive.sum() + 2), 1 / ((~positive).sum() + 2))
 
     def loss(parameters):

@@ -40,13 +40,13 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 2_358,
+    "cli": 2_348,
     "coresets": 3_164,
     "datasets": 2_812,
     "derivatives": 729,
     "designs": 2_499,
-    "estimators": 4_113,
-    "face": 312,
+    "estimators": 4_082,
+    "face": 314,
     "gram": 1_460,
     "kernels": 983,
     "loop": 2_279,
@@ -56,7 +56,7 @@ LINES = {
     "path": 2_934,
     "plots": 572,
     "points": 401,
-    "problems": 3_240,
+    "problems": 3_306,
     "relational": 4_755,
     "results": 623,
     "runtime": 1_274,

@@ -3,15 +3,17 @@
 import warnings
 
 import cases
+import jax
 import numpy as np
 import pytest
+from sklearn import svm
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
 import jaxsvm
 from jaxsvm.datasets import Scaling
-from jaxsvm.kernels import Linear
+from jaxsvm.kernels import RBF, Linear
 
 
 def both(x, y, C, weight=None, tol=1e-12):
@@ -55,3 +57,31 @@ def test_sample_weights_mean_the_same():
     ours, theirs, converged = both(case.x, case.y, 1.0, weight)
     assert converged
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("kind", ["svr", "one class"])
+def test_machines_without_classes_are_problems_of_the_library(kind):
+    """`svr_problem` and `one_class_problem` are scikit-learn's SVR and OneClassSVM, weights included; traced ones too."""
+    rng = np.random.default_rng(0)
+    x, z = rng.standard_normal((120, 3)).astype(np.float32), rng.standard_normal((10, 3)).astype(np.float32)
+    y, weight = np.sin(x[:, 0]), np.r_[np.zeros(5), rng.uniform(0.5, 2, 115)]
+    gram = jaxsvm.gram(RBF(0.5), x)
+
+    def problem(parameter):
+        if kind == "svr":
+            return jaxsvm.svr_problem(gram, y, parameter, epsilon=0.05, sample_weight=weight)
+        return jaxsvm.one_class_problem(gram, parameter, sample_weight=weight)
+
+    if kind == "svr":
+        theirs = svm.SVR(C=2.0, epsilon=0.05, gamma=0.5, tol=1e-6).fit(x, y, weight).predict(z)
+    else:
+        theirs = svm.OneClassSVM(nu=0.3, gamma=0.5, tol=1e-6).fit(x, None, weight).decision_function(z)
+    parameter = 2.0 if kind == "svr" else 0.3
+    fit = jaxsvm.check(jaxsvm.fit(problem(parameter), tol=1e-5))
+    np.testing.assert_allclose(jaxsvm.decision_function(fit, problem(parameter), z), theirs, atol=2e-3)
+    traced = jax.jit(problem)(parameter)
+    np.testing.assert_allclose(traced.upper * traced.q, problem(parameter).upper * problem(parameter).q, rtol=1e-6)
+    assert bool(traced.feasible)
+    for wrong in (0.0, np.inf):
+        with pytest.raises(jaxsvm.InputError, match="C is" if kind == "svr" else "nu is"):
+            problem(wrong)

@@ -9,10 +9,8 @@ import jaxsvm
 from jaxsvm.cli.job import Job, r_squared
 from jaxsvm.cli.report.progress import gap_bar, progress_bar, progress_note
 from jaxsvm.cli.report.solution import Solution
-from jaxsvm.errors import require_package
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import compact, is_right
-from jaxsvm.points.checks import is_sparse
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
@@ -65,24 +63,16 @@ def folds_of(job: Job, Cs: list[float], folds: int) -> Scores:
 
 
 def _problem(job: Job, C: float = 1.0) -> Any:
-    """Build the problem at a C.
-
-    Regression is a box problem of 2 n variables, one for each side of the tube: `a_i` pulls f up to `y_i - epsilon`,
-    `a_(n + i)` down to `y_i + epsilon`.
-    """
-    if job.classes is not None:
-        gram = jaxsvm.gram(job.kernel, job.x)
-        parts = [job.weight, None if job.factors is None else job.factors[job.codes]]
-        weights = [part.astype(job.target.dtype) for part in parts if part is not None]
-        weight = np.prod(weights, axis=0) if weights else None
-        if job.options.loss == "hinge":
-            return jaxsvm.hinge_problem(gram, job.target, C, bias="free", sample_weight=weight)
-        return jaxsvm.svm_problem(gram, job.target, C, sample_weight=weight)
-    stacked = require_package("scipy.sparse", "sparse points").vstack if is_sparse(job.x) else np.concatenate
-    gram = jaxsvm.gram(job.kernel, stacked([job.x, job.x]))
-    side = np.repeat([1.0, -1.0], len(job.target)).astype(job.target.dtype)
-    q = side * np.tile(job.target, 2) - job.epsilon
-    return jaxsvm.box_problem(gram, q, 1.0, y=side, c=side).at(C)  # C in units of the bounds
+    """Build the problem at a C."""
+    gram = jaxsvm.gram(job.kernel, job.x)
+    if job.classes is None:
+        return jaxsvm.svr_problem(gram, job.target, C, epsilon=job.epsilon)
+    parts = [job.weight, None if job.factors is None else job.factors[job.codes]]
+    weights = [part.astype(job.target.dtype) for part in parts if part is not None]
+    weight = np.prod(weights, axis=0) if weights else None
+    if job.options.loss == "hinge":
+        return jaxsvm.hinge_problem(gram, job.target, C, bias="free", sample_weight=weight)
+    return jaxsvm.svm_problem(gram, job.target, C, sample_weight=weight)
 
 
 def _score(job: Job, margins: np.ndarray) -> float:

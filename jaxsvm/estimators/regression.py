@@ -24,7 +24,7 @@ from jaxsvm.estimators.validation import EstimatorKernel, Gamma, costs, sample_w
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.points.rows import SparseRows
-from jaxsvm.problems.box import box_problem
+from jaxsvm.problems.box import one_class_problem, svr_problem, tube
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import transfers
@@ -166,8 +166,8 @@ class SVR(RegressorMixin, OneMachine):
         problem = both_sides(target, upper, self.epsilon, padded_size(2 * n))
         with jax.enable_x64(True):
             if 2 * n > LARGEST_PADDED:
-                y, q, U, _, _ = problem.arrays
-                whole = box_problem(data.operator(parts, 2 * n), q, U, y=y, c=y)
+                gram, top = data.operator(parts[:1], n), float(upper.max())
+                whole = svr_problem(gram, target, top, epsilon=self.epsilon, sample_weight=upper / top)
                 return solve_by_driver(whole, self.tol, callback=progress.callback)
 
             def by_pairs(most: int) -> Solved:
@@ -187,9 +187,9 @@ def both_sides(target: np.ndarray, upper: np.ndarray, epsilon: float, size: int)
         epsilon: Half the width of the tube.
         size: The number of variables, with absent ones.
     """
-    n = len(target)
     y, q, U = np.ones(size), np.zeros(size), np.zeros(size)
-    y[n : 2 * n], q[: 2 * n], U[: 2 * n] = -1, np.concatenate([target, -target]) - epsilon, np.tile(upper, 2)
+    y[: 2 * len(target)], q[: 2 * len(target)] = tube(target, epsilon)
+    U[: 2 * len(target)] = np.tile(upper, 2)
     return BoxData(y, q, U, y)
 
 
@@ -286,8 +286,7 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
     with jax.enable_x64(True):
         if n > LARGEST_PADDED:
             operator = gram_of(data.values.kernel, data.x) if data.K is None else data.operator((slice(0, n),), n)
-            whole = box_problem(operator, np.zeros(n), upper, c=1.0, e=budget)
-            return solve_by_driver(whole, tol, callback=callback)
+            return solve_by_driver(one_class_problem(operator, nu, sample_weight=upper), tol, callback=callback)
         operator = data.operator((slice(0, n),), size)
         product, full = np.zeros(size), np.flatnonzero(start)
         if data.K is None:

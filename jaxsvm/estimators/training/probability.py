@@ -1,7 +1,6 @@
 """Compute probabilities from decision values: Platt's sigmoids, and pairwise coupling for several classes.
 
-Sources: Platt 1999, by the Newton method of Lin, Lin and Weng 2007; Wu, Lin and Weng 2004, second approach (LIBSVM's).
-Tolerances and floors are LIBSVM's.
+Sources: Platt 1999; Wu, Lin and Weng 2004, second approach (LIBSVM's). Floors are LIBSVM's.
 """
 
 import inspect
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import expit
 from sklearn import svm
+from sklearn.calibration import _SigmoidCalibration
 
 from jaxsvm.errors import warn
 
@@ -80,12 +80,20 @@ def cross_fitted(
 def sigmoids(
     values: np.ndarray, codes: np.ndarray, weight: np.ndarray, places: Sequence[tuple[int, ...]]
 ) -> list["Sigmoid"]:
-    """Fit one sigmoid per machine: for its first class, or for the second if there is a single machine."""
+    """Fit one sigmoid per machine, by scikit-learn: for its first class, or for the second if there is a single one.
+
+    `CalibratedClassifierCV` has the same sigmoids, one for each class against the rest: pairs of classes, which LIBSVM
+    and ONNX read, it cannot express.
+    """
     result = []
     for place, decisions in zip(places, values.T, strict=True):
         mine = np.isin(codes, place) if len(place) == 2 else np.ones(len(codes), bool)
         positive = codes == place[-1 if len(places) == 1 else 0]
-        result.append(fitted_sigmoid(decisions[mine], positive[mine], weight[mine]))
+        if not mine.any():
+            result.append(Sigmoid(0.0, 0.0))
+            continue
+        fitted = _SigmoidCalibration().fit(decisions[mine], positive[mine].astype(float), weight[mine])
+        result.append(Sigmoid(float(fitted.a_), float(fitted.b_)))
     return result
 
 
@@ -98,44 +106,6 @@ class Sigmoid(NamedTuple):
     def __call__(self, decisions: np.ndarray) -> np.ndarray:
         """Return the probabilities of the positive class, clipped to LIBSVM's 1e-7: coupling needs positive ones."""
         return np.clip(expit(-(self.slope * decisions + self.shift)), 1e-7, 1 - 1e-7)
-
-
-def fitted_sigmoid(decisions: np.ndarray, positive: np.ndarray, weight: np.ndarray) -> Sigmoid:
-    """Return the sigmoid of the largest likelihood, with Platt's targets in place of 0 and 1.
-
-    Args:
-        decisions: Values of samples that were left out, `(m,)`.
-        positive: Whether each is of the positive class, `(m,)`.
-        weight: Weights of the samples, `(m,)`.
-    """
-    positives, negatives = weight[positive].sum(), weight[~positive].sum()
-    target = np.where(positive, (positives + 1) / (positives + 2), 1 / (negatives + 2))
-    slope, shift = 0.0, np.log((negatives + 1) / (positives + 1))
-
-    def loss(slope: float, shift: float) -> float:
-        exponent = slope * decisions + shift
-        return float(weight @ (np.logaddexp(0, exponent) - (1 - target) * exponent))
-
-    value = loss(slope, shift)
-    for _ in range(100):
-        p = expit(-(slope * decisions + shift))
-        pull, curve = weight * (target - p), weight * p * (1 - p)
-        gradient = np.array([pull @ decisions, pull.sum()])
-        if np.abs(gradient).max() < 1e-8 * weight.sum():
-            break
-        cross = curve @ decisions
-        hessian = np.array([[curve @ decisions**2, cross], [cross, curve.sum()]]) + 1e-12 * np.eye(2)
-        move = -np.linalg.lstsq(hessian, gradient)[0]
-        step = 1.0
-        while step >= 1e-10:
-            new = loss(slope + step * move[0], shift + step * move[1])
-            if new < value + 1e-4 * step * (gradient @ move):
-                break
-            step /= 2
-        else:
-            break
-        slope, shift, value = slope + step * move[0], shift + step * move[1], new
-    return Sigmoid(float(slope), float(shift))
 
 
 def coupled(pairs: np.ndarray, k: int) -> np.ndarray:
