@@ -61,7 +61,7 @@ def test_sample_weights_mean_the_same():
 
 @pytest.mark.parametrize("kind", ["svr", "one class"])
 def test_machines_without_classes_are_problems_of_the_library(kind):
-    """`svr_problem` and `one_class_problem` are scikit-learn's SVR and OneClassSVM, weights included; traced ones too."""
+    """`svr_problem` and `one_class_problem` are scikit-learn's SVR and OneClassSVM, weights included."""
     rng = np.random.default_rng(0)
     x, z = rng.standard_normal((120, 3)).astype(np.float32), rng.standard_normal((10, 3)).astype(np.float32)
     y, weight = np.sin(x[:, 0]), np.r_[np.zeros(5), rng.uniform(0.5, 2, 115)]
