@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import interrupted
@@ -20,9 +21,12 @@ import jax
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import jaxsvm
-from jaxsvm.estimators import SVC, SVR, NuSVC
+from jaxsvm.estimators import SVC, SVR, NuSVC, SVCPath, nu
 from jaxsvm.estimators.training import box, within_classes
 from jaxsvm.kernels import RBF
 from jaxsvm.loop import bursts, carried_certificate
@@ -223,8 +227,9 @@ def test_a_machine_of_nu_stops_between_bursts(monkeypatch):
     parts = NuSVC(nu=0.5, tol=1e-6).fit(x, y)
     np.testing.assert_allclose(parts.dual_coef_.sum(), whole.dual_coef_.sum(), atol=1e-6)
     assert parts.fit_status_ == 0 and parts.n_iter_ > 16
-    with watching() as stop, pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
-        stop.came = True
+    program = nu._classified
+    monkeypatch.setattr(nu, "_classified", lambda *given: (os.kill(os.getpid(), signal.SIGINT), program(*given))[1])
+    with pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
         assert NuSVC(nu=0.5, tol=1e-6).fit(x, y).n_iter_ == 16
 
 
@@ -236,7 +241,7 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     y = (x[:, 0] * x[:, 1] + 0.1 * rng.normal(size=n) > 0) * 1.0
     options = {"C": 10.0, "gamma": 0.5, "tol": 1e-6}
     whole = SVC(**options).fit(x, y)
-    small = dataclasses.replace(box.MEASURED, steps_of_a_piece=64, sets_of_a_piece=1)
+    small = dataclasses.replace(box.MEASURED, steps_of_a_piece=16, sets_of_a_piece=1)
     monkeypatch.setattr(box, "MEASURED", small)
     pieces, calls, solved = SVC(**options).fit(x, y), [], box._solved
     assert pieces.fit_status_ == 0 and whole.certificate_.relative_gap <= 1e-6
@@ -246,20 +251,33 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
         calls.append(threading.current_thread())
         if len(calls) == 1:
             os.kill(os.getpid(), signal.SIGINT)  # the main thread handles it
+            time.sleep(0.05)
         return solved(*arguments)
 
     monkeypatch.setattr(box, "_solved", pressed)
-    for labels in (y, rng.integers(0, 3, n)):
+    folds = SVCPath(Cs=[10.0], gamma=0.5, tol=1e-6, cv=2)
+    monkeypatch.setattr(folds, "_correct_by_pairs", lambda _, codes, *rest: np.ones((1, len(codes)), bool))
+    folds.Cs_ = np.array([10.0])
+    for model in (SVC(**options), SVR(**options, epsilon=0.01), folds):
         calls.clear()
         Interruption.last = -math.inf
-        with pytest.raises(KeyboardInterrupt):
-            SVC(**options).fit(x, labels)
+        with pytest.warns(ConvergenceWarning, match="kept. 1 of 1 .* INTERRUPTED"):
+            model.fit(x[: n // 2], y[: n // 2])
+        assert np.isfinite(model.certificate_.relative_gap).all() and model.fit_status_ == 1 and len(calls) <= 4
+    # A pair of classes that was not begun has nothing, and whatever scikit-learn would do next is not done.
+    pipeline = make_pipeline(StandardScaler(), SVC(**options))
+    for fit in (
+        lambda: SVC(**options).fit(x, rng.integers(0, 4, n)),
+        lambda: cross_val_score(SVC(**options), x, y, cv=4),
+        lambda: pipeline.fit(x, y),
+    ):
+        calls.clear()
+        Interruption.last = -math.inf
+        with pytest.raises(KeyboardInterrupt), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fit()
         assert len(calls) <= 4 * workers()
-    calls.clear()
-    Interruption.last = -math.inf
-    with pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
-        model = SVR(**options, epsilon=0.01).fit(x[: n // 2], y[: n // 2])
-    assert np.isfinite(model.certificate_.relative_gap) and len(calls) <= 4
+    assert pipeline[-1].fit_status_ == 1 and pipeline.predict(x).shape == (n,)
 
 
 def test_a_pass_ends_between_chunks():

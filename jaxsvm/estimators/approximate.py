@@ -33,6 +33,7 @@ from jaxsvm.estimators.validation import (
 )
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Kernel, Linear
+from jaxsvm.loop.interruption import estimating, until_halt
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.runtime.arrays import require_own_process, transfers
@@ -101,7 +102,7 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @transfers
+    @estimating
     def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "NystroemSVC":
         """Choose features and train on them; return the estimator.
 
@@ -205,7 +206,7 @@ class CoresetSVC(LinearEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @transfers
+    @estimating
     def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "CoresetSVC":
         """Draw a coreset for each class against the rest, and train on it; return the estimator.
 
@@ -219,7 +220,7 @@ class CoresetSVC(LinearEstimator):
         points, weight = (points.toarray() if sp.issparse(points) else points)[present], weight[present]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         signs = signs_against_rest(codes[present], len(self.classes_))
-        results = [self._fit_one(points, y, weight, seed) for y in signs]
+        results = [self._fit_one(points, y, weight, seed) for y in until_halt(signs)]
         solved = [solution for solution, _, _ in results]
         self.coef_, self.coreset_sizes_ = np.stack([w for _, w, _ in results]), [size for _, _, size in results]
         self.intercept_ = np.array([solution.bias for solution in solved])

@@ -235,6 +235,7 @@ def report(estimator: Any, solved: Sequence[Solved], cause: str = "") -> None:
         solved: The solution of each problem.
         cause: The cause of a failure, if it is known.
     """
+    require_reached(solved)
     columns = zip(*(solution.certificate for solution in solved), strict=True)
     estimator.certificate_ = Certificate(*(np.array(values, np.float64) for values in columns))  # pyright: ignore
     estimator._statuses = tuple(Status(int(solution.status)) for solution in solved)
@@ -250,6 +251,13 @@ def report(estimator: Any, solved: Sequence[Solved], cause: str = "") -> None:
     warn_of(estimator, "problem(s)", solved, cause)
 
 
+def require_reached(solved: Sequence[Solved]) -> None:
+    """Raise KeyboardInterrupt if it came before one of several problems had a certified point."""
+    ended = [one.certificate.relative_gap for one in solved if one.status == Status.INTERRUPTED]
+    if not np.isfinite(ended).all():
+        raise KeyboardInterrupt
+
+
 def warn_of(estimator: Any, what: str, solved: Sequence[Solved], cause: str = "") -> None:
     """Warn if one of several problems is not CONVERGED; in LIBSVM's words if `max_iter` stopped it."""
     failed = [solution for solution in solved if solution.status != Status.CONVERGED]
@@ -258,6 +266,8 @@ def warn_of(estimator: Any, what: str, solved: Sequence[Solved], cause: str = ""
     statuses = {solution.status for solution in failed}
     if not cause and Status.NOT_PSD in statuses:
         cause = f"The kernel matrix is indefinite, so that nothing is certified. {advice(Status.NOT_PSD)}"
+    if not cause and statuses == {Status.INTERRUPTED}:
+        cause = "Ctrl-C ended the fit: what is certified by then is kept."
     worst = max(float(solution.certificate.relative_gap) for solution in failed)
     names = ", ".join(sorted(status.name for status in statuses))
     capped = Status.MAX_STEPS in statuses and getattr(estimator, "max_iter", -1) >= 0
@@ -286,6 +296,7 @@ def require_finite(coef: np.ndarray, solved: Sequence[Solved]) -> None:
     An indefinite matrix, and a nu machine that was stopped before it had a margin, have no primal value either; their
     status says so.
     """
+    require_reached(solved)
     unknown = (Status.NOT_PSD, Status.MAX_STEPS)
     numbers = [float(solution.certificate.primal) for solution in solved if solution.status not in unknown]
     numbers += [solution.bias for solution in solved]

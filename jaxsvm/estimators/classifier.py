@@ -44,6 +44,7 @@ from jaxsvm.estimators.validation import (
     require_classes,
     sample_weights,
 )
+from jaxsvm.loop.interruption import estimating
 from jaxsvm.models.machines import votes
 from jaxsvm.models.model import is_positive
 from jaxsvm.points.rows import SparseRows
@@ -147,7 +148,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @transfers
+    @estimating
     def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "SVC":
         """Train on labelled samples; return the estimator.
 
@@ -176,7 +177,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         self._order, self._codes, self._weight = order, codes, weight
         self._train_all(points, data)
         del self._order, self._codes, self._weight
-        requested = probabilities.is_requested(self.probability)
+        requested, self._probA = probabilities.is_requested(self.probability), np.zeros(0)
         calibrated = self._calibrated(data, codes[order], weight[order]) if requested else []
         self._probA = np.array([sigmoid.slope for sigmoid in calibrated])
         self._probB = np.array([sigmoid.shift for sigmoid in calibrated])

@@ -28,6 +28,7 @@ from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.validation import ClassWeight, Seed, labelled, signs_against_rest
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
+from jaxsvm.loop.interruption import estimating, until_halt
 from jaxsvm.numerics.hinge_program import minimum_by_products
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import rounding
@@ -105,7 +106,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @transfers
+    @estimating
     def fit(
         self,
         X: ArrayLike | SparseRows | Design,  # noqa: N803
@@ -177,7 +178,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         wide, operator = sp.issparse(X) or X.shape[1] > min(n, SIZES.largest_direct_system), None
         solved, w, signs = [], [], list(signs_against_rest(codes, len(self.classes_)))
         progress = Progress(self, len(signs))
-        for y in signs:
+        for y in until_halt(signs):
             found, coef = self._by_products(X, y, weight) if wide else (None, None)
             if found is None:
                 if operator is None:

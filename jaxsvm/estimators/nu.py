@@ -34,6 +34,7 @@ from jaxsvm.estimators.training.within_classes import (
     solve_certified,
 )
 from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma, Seed, sample_weights
+from jaxsvm.loop.interruption import until_halt
 from jaxsvm.numerics.products import diagonal as diagonal_of
 from jaxsvm.results.judge import relative_to
 
@@ -112,7 +113,7 @@ class NuSVC(SVC):
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         data = data.with_definiteness()
         results, progress = [], Progress(self, len(machines))
-        for machine in machines:
+        for machine in until_halt(machines):
             known = _largest_nu(machine) <= 0
             results.append((undecided(machine), np.nan) if known else self._solve(data, machine, self.nu))
             progress.ended(results[-1][0])
@@ -122,7 +123,7 @@ class NuSVC(SVC):
     def _trained_on_part(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         """Train with the largest feasible nu if a part of the samples is too uneven for the requested one."""
         nus = [min(self.nu, _largest_nu(machine) * (1 - 1e-12)) for machine in machines]
-        pairs = zip(machines, nus, strict=True)
+        pairs = until_halt(zip(machines, nus, strict=True))
         return [self._solve(data, machine, nu)[0] if nu > 0 else undecided(machine) for machine, nu in pairs]
 
     def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:

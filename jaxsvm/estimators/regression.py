@@ -22,6 +22,7 @@ from jaxsvm.estimators.training.samples import Samples, padded_size, samples
 from jaxsvm.estimators.training.within_classes import first_at_bounds
 from jaxsvm.estimators.validation import EstimatorKernel, Gamma, costs, sample_weights
 from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.loop.interruption import estimating
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.box import one_class_problem, svr_problem, tube
@@ -130,7 +131,7 @@ class SVR(RegressorMixin, OneMachine):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @transfers
+    @estimating
     def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "SVR":
         """Train on samples with targets; return the estimator.
 
@@ -242,7 +243,7 @@ class OneClassSVM(OutlierMixin, OneMachine):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @transfers
+    @estimating
     def fit(
         self, X: ArrayLike | SparseRows, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> "OneClassSVM":

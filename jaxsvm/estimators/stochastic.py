@@ -33,9 +33,9 @@ from jaxsvm.estimators.validation import (
 )
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.driver import QUIET, drive
+from jaxsvm.loop.interruption import estimating, until_halt
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.slack import slack_problem
-from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
 
@@ -114,7 +114,7 @@ class SBPClassifier(SVC):
             steps=int(self.steps), batch=int(self.batch), fill=True, tol=float(self.tol), average="linear"
         )
         with jax.enable_x64(True):
-            return [self._solve(data, machine, solver, key) for machine in machines]
+            return [self._solve(data, machine, solver, key) for machine in until_halt(machines)]
 
     def _solve(self, data: Samples, machine: Machine, solver: StochasticBatchPerceptron, key: Any) -> Solved:
         n = machine.n
@@ -179,7 +179,7 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
         self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
-    @transfers
+    @estimating
     def fit(
         self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "PegasosClassifier":

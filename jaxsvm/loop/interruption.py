@@ -6,13 +6,22 @@ sets a flag, which drivers check between bursts and before they begin another fi
 first one within two seconds of the last in an earlier call: two of them end a loop of fits. `interrupt="raise"` raises
 at the first, once the call's drivers have ended. A handler of the user's own is left in place; a KeyboardInterrupt that
 it or a callback raises sets the same flag.
+
+What a call then returns follows one rule. It keeps what is certified, as INTERRUPTED and with a warning; of several
+values, those that were not reached have an infinite gap. If nothing is certified yet (of an estimator or a model of
+several machines: if one machine has nothing), it raises KeyboardInterrupt. Grids and folds that only serve a choice
+choose by what is certified, or raise. `fit` of an estimator obeys it too (`estimating`); but a search, folds, a
+pipeline or an ensemble of scikit-learn's that called it would go on with its next fit: there the estimator keeps what
+is certified, and raises. The command writes what is certified, and ends with exit code 130.
 """
 
 import contextvars
 import dataclasses
+import functools
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +40,7 @@ _handed: contextvars.ContextVar[Any] = contextvars.ContextVar("interruption", de
 """The flag of the call that runs in this thread, or that started it."""
 _counting = threading.Lock()
 _T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Interruption:
@@ -134,10 +144,7 @@ def watching(stop: Interruption | None = None) -> Iterator[Interruption]:
         stop: The caller's flag; None: the installed one, on the main thread, that of the call which started this
             thread (`with_settings`), or a new one.
     """
-    on_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if on_main else None
-    owner: Any = getattr(before, "__self__", None)
-    owner = owner if isinstance(owner, Interruption) else _handed.get() or Interruption()
+    before, owner = _handler()
     flag: Interruption = owner if stop is None else stop
     installed = before is signal.default_int_handler
     earlier = _handed.set(flag)
@@ -154,6 +161,41 @@ def watching(stop: Interruption | None = None) -> Iterator[Interruption]:
         _handed.reset(earlier)
         if installed:
             signal.signal(signal.SIGINT, before)
+
+
+def _handler() -> tuple[Any, Interruption]:
+    """Return the handler of SIGINT, None beside the main thread, and the flag of this call, new if there is none."""
+    on_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if on_main else None
+    owner: Any = getattr(before, "__self__", None)
+    return before, owner if isinstance(owner, Interruption) else _handed.get() or Interruption()
+
+
+def estimating(fit: _F) -> _F:
+    """Wrap an estimator's `fit`: its drivers share a flag; if scikit-learn called it, Ctrl-C raises after it.
+
+    Between drivers Python raises KeyboardInterrupt at once.
+    """
+
+    @functools.wraps(fit)
+    def call(*arguments: Any, **named: Any) -> Any:
+        flag = _handler()[1]
+        earlier = _handed.set(flag)
+        try:
+            result = transfers(fit)(*arguments, **named)
+        except Halt:
+            raise KeyboardInterrupt from None
+        finally:
+            _handed.reset(earlier)
+        frame = sys._getframe(1) if flag.came else None
+        while frame is not None:
+            name = frame.f_globals.get("__name__", "")
+            if name.startswith("sklearn.") and name != "sklearn.base":  # which wraps every `fit`
+                raise KeyboardInterrupt
+            frame = frame.f_back
+        return result
+
+    return cast(_F, call)
 
 
 @contextmanager

@@ -207,7 +207,7 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
     gap = float(result.certificate.relative_gap)
     if result.status == Status.CONVERGED:
         return result
-    if gap <= MEASURED.acceptable_gap and before is None:
+    if before is None and (gap <= MEASURED.acceptable_gap or result.status == Status.INTERRUPTED):
         return result
     other = by_pairs(most) if before is None else before
     return result if gap <= float(other.certificate.relative_gap) else other

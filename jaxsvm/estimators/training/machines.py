@@ -23,7 +23,7 @@ from jaxsvm.estimators.training.box import (
 from jaxsvm.estimators.training.kernel_values import padded_rows
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop.interruption import answering, with_settings, workers
+from jaxsvm.loop.interruption import watching, with_settings, workers
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
@@ -77,6 +77,8 @@ def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:
     best: Any = None
     for C in (1e10, 1e8, 1e6, 1e4):
         result = solve(C)
+        if result.status == Status.INTERRUPTED:
+            return result if best is None else best._replace(status=result.status)
         if (np.abs(result.dual_coef) >= 0.999 * C * upper)[upper > 0].any():
             return result._replace(status=Status.INFEASIBLE) if best is None else best
         if best is None or result.certificate.relative_gap < best.certificate.relative_gap:
@@ -110,7 +112,7 @@ def train(
         callback: Called on the way of solves by the driver of `jaxsvm.fit`, or None.
 
     Raises:
-        KeyboardInterrupt: If Ctrl-C came, or the time of the caller is up before the last begins.
+        KeyboardInterrupt: If Ctrl-C came, or the time of the caller was up, before the last began.
     """
     data = data.with_definiteness()
 
@@ -123,7 +125,7 @@ def train(
         done(solved)
         return solved
 
-    with jax.enable_x64(True), answering("raise") as stop:
+    with jax.enable_x64(True), watching() as stop:
         if loss == "hinge":
             return in_threads(solve, machines, key=lambda machine: padded_size(machine.n))
         return [solve(machine) for machine in machines]
@@ -149,7 +151,7 @@ def _solve_whole(
     def by_pairs(most: int) -> Solved:
         operator = data.operator(machine.parts, size)
         result = solve_box(operator, problem, tol, most, callback=callback)
-        if data.exact is None or result.status in (Status.INTERRUPTED, Status.MAX_STEPS if max_iter >= 0 else None):
+        if data.exact is None or result.status == Status.MAX_STEPS and max_iter >= 0:
             return result
         diagonal = float(np.asarray(operator.diag())[:n].max())
         return _certified_in_double(data, machine, problem, result, diagonal, tol, most)
@@ -165,14 +167,10 @@ def _certified_in_double(
 
     The kernel is positive semidefinite, or its values would be in float64 (`samples`). Rounding adds at most
     `float32_error |a|_1^2 / 2` to `a'Qa / 2` of either value, and as much to a loss times its cost as it adds to `f`.
-    If the gap stays below `tol` with that, nothing is computed.
+    If the gap stays below `tol` with that, or Ctrl-C came, nothing is computed.
     """
-    n, size, (primal, dual, _) = machine.n, len(problem.y), solved.certificate
-    off = data.float32_error * diagonal * float(np.abs(solved.dual_coef).sum()) ** 2
-    primal, dual = primal + 1.5 * off, dual - off / 2
-    certificate = judged(primal, dual, primal - dual, np.abs(dual), rounding=0.0)
-    allowed = solved._replace(certificate=certificate).judged(tol, definite=True)
-    if solved.status == allowed.status == Status.CONVERGED:
+    n, size, allowed = machine.n, len(problem.y), _with_rounding(data, solved, diagonal, tol)
+    if solved.status == allowed.status == Status.CONVERGED or solved.status == Status.INTERRUPTED:
         return allowed
     x = data.exact_points(machine.parts)
     support, product = np.flatnonzero(solved.dual_coef[:n]), np.zeros(size)
@@ -188,6 +186,14 @@ def _certified_in_double(
     return again._replace(steps=again.steps + solved.steps)
 
 
+def _with_rounding(data: Samples, solved: Solved, diagonal: float, tol: float) -> Solved:
+    primal, dual, _ = solved.certificate
+    off = data.float32_error * diagonal * float(np.abs(solved.dual_coef).sum()) ** 2
+    primal, dual = primal + 1.5 * off, dual - off / 2
+    certificate = judged(primal, dual, primal - dual, np.abs(dual), rounding=0.0)
+    return solved._replace(certificate=certificate).judged(tol, definite=True)
+
+
 def _solve_by_driver(
     data: Samples, machine: Machine, loss: str, bias: str, tol: float, callback: Callable[[Fit], Any] | None
 ) -> Solved:
@@ -198,7 +204,9 @@ def _solve_by_driver(
     else:
         operator = gram_of(data.values.kernel, _filled(data.points(machine.parts)))
     result = solve_by_driver(weighted_problem(operator, y, machine.upper, 1.0, loss, bias), tol, callback=callback)
-    if data.exact is not None:
+    if data.exact is not None and result.status == Status.INTERRUPTED:
+        result = _with_rounding(data, result, float(np.asarray(operator.diag())[:n].max()), tol)
+    elif data.exact is not None:
         double = data.in_double(machine.parts)
         exact = gram_of(double.values.kernel, _filled(double.x)) if double.K is None else double.values.stored(double.K)
         whole = weighted_problem(exact, y, machine.upper, 1.0, loss, bias)

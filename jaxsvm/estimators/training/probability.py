@@ -13,6 +13,7 @@ from sklearn import svm
 from sklearn.calibration import _SigmoidCalibration
 
 from jaxsvm.errors import warn
+from jaxsvm.loop.interruption import until_halt
 
 _theirs = inspect.signature(svm.SVC).parameters.get("probability")
 DEFAULT_PROBABILITY: Any = False if _theirs is None else _theirs.default
@@ -65,7 +66,7 @@ def cross_fitted(
     fold_of = np.empty(n, int)
     fold_of[np.lexsort((random.permutation(n), codes))] = np.arange(n) % folds
     values = np.empty((n, len(places)))
-    for fold in range(min(folds, n)):
+    for fold in until_halt(range(min(folds, n))):
         test, rest = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
         present = np.bincount(codes[rest], minlength=k) > 0
         values[test] = decide(rest, test) if present.sum() > 1 else 0
