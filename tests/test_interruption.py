@@ -30,8 +30,7 @@ from jaxsvm.estimators import SVC, SVR, NuSVC, SVCPath, nu
 from jaxsvm.estimators.training import box, within_classes
 from jaxsvm.kernels import RBF
 from jaxsvm.loop import bursts, carried_certificate
-from jaxsvm.loop.interruption import Interruption, unless, until_halt, watching, workers
-from jaxsvm.loop.passes import run_passes
+from jaxsvm.loop.interruption import Interruption, run_passes, unless, until_halt, watching, workers
 
 HERE = Path(__file__).resolve().parent
 SECONDS = float(os.environ.get("JAXSVM_TEST_SECONDS", "1"))
@@ -566,7 +565,7 @@ LOOSE = {
 
 def no_time_for_products(monkeypatch):
     """As if each certificate would take too long once a fit is stopped."""
-    measured = dataclasses.replace(bursts.MEASURED, samples_of_a_long_product=1)
+    measured = dataclasses.replace(bursts.MEASURED, samples_of_a_long_product=1, samples_of_a_last_product=4)
     for module in (bursts, carried_certificate):
         monkeypatch.setattr(module, "MEASURED", measured)
 

@@ -40,16 +40,16 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 2_348,
+    "cli": 2_347,
     "coresets": 3_164,
     "datasets": 2_812,
     "derivatives": 729,
-    "designs": 2_499,
-    "estimators": 4_082,
+    "designs": 2_497,
+    "estimators": 4_071,
     "face": 314,
     "gram": 1_460,
     "kernels": 983,
-    "loop": 2_279,
+    "loop": 2_278,
     "model_selection": 1_079,
     "models": 2_081,
     "numerics": 1_675,
@@ -57,14 +57,14 @@ LINES = {
     "plots": 572,
     "points": 401,
     "problems": 3_306,
-    "relational": 4_755,
+    "relational": 4_752,
     "results": 623,
     "runtime": 1_274,
     "screening": 844,
     "solvers": 6_352,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 2017, 315
+OWN_IMPORTS, FILES = 2014, 314
 """Lines that import from this library, and files."""
 
 

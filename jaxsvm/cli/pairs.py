@@ -15,7 +15,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.nu import NuSVC, NuSVR
 from jaxsvm.estimators.regression import OneClassSVM
-from jaxsvm.loop.interruption import watching
+from jaxsvm.loop.interruption import until_halt, watching
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.description import scikit_learn_kernel
@@ -38,9 +38,8 @@ def fit_one(job: Job, C: float) -> Solution:
 def fit_path(job: Job, Cs: list[float], title: str = "path") -> dict[int, Solution]:
     """Solve the job at each C; return the solutions by index, up to Ctrl-C or the time limit."""
     solutions: dict[int, Solution] = {}
-    # While a driver watches, Ctrl-C is a flag, for which the estimator stops between two machines.
     with watching(job.stop), _bar(title, job, len(Cs)) as bar, contextlib.suppress(KeyboardInterrupt):
-        for place, C in enumerate(Cs):
+        for place, C in until_halt(enumerate(Cs)):
             bar.update(note=f"C {C:.4g}")
             solutions[place] = solution = _solution(job, C, _trained(job, job.x, _values(job), C, bar))
             bar.update(
@@ -54,16 +53,16 @@ def fit_path(job: Job, Cs: list[float], title: str = "path") -> dict[int, Soluti
 def folds_of(job: Job, Cs: list[float], folds: int) -> Scores:
     """Score each C on the samples that folds leave out."""
     x, codes, scores = job.x, job.target, np.full((folds, len(Cs)), np.nan)
-    dealt: Any = folds
-    if job.classes is None:
-        dealt = np.random.default_rng(job.options.seed).permutation(len(codes)) % folds
+    dealt: Any = folds if job.classes else np.random.default_rng(job.options.seed).permutation(len(codes)) % folds
     with watching(job.stop), _bar("folds", job, folds * len(Cs)) as bar, contextlib.suppress(KeyboardInterrupt):
         for fold, (train, test) in enumerate(fold_masks(codes, dealt, None, job.options.seed)):
             if len(np.unique(codes[train])) < len(job.classes or ()):
                 raise InputError(f"--folds is {folds}: a fold leaves a class without samples; take fewer folds.")
             for place, C in enumerate(Cs):
                 bar.update(note=f"fold {fold + 1}, C {C:.4g}")
-                scores[fold, place] = _trained(job, x[train], codes[train], C, bar).score(x[test], codes[test])
+                machines = _trained(job, x[train], codes[train], C, bar)
+                job.stop.check()  # an interrupted fit scores nothing
+                scores[fold, place] = machines.score(x[test], codes[test])
     return Scores(np.asarray(Cs), scores)
 
 

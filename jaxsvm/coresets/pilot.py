@@ -81,7 +81,7 @@ def solve(
         new, gap = _advance(problem, at)
         return new, 1, 4 * gap / tol
 
-    last = solve_whole(round, start, 100, jnp.where(wanted, jnp.inf, 0).astype(x.dtype)).state
+    last = solve_whole(round, start, 100, jnp.where(wanted, jnp.inf, 0).astype(x.dtype))[0]
     a = problem.only(_balanced(last.a, y, term[-1]))
     u = H @ a - term
     dual = a.sum() - 0.5 * (penalty * u) @ u

@@ -32,8 +32,7 @@ from jaxsvm.designs.run import Machine, Run
 from jaxsvm.errors import ConvergenceWarning, InputError, require_finite, warn
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Linear
-from jaxsvm.loop.interruption import Interruption, answering
-from jaxsvm.loop.passes import run_passes
+from jaxsvm.loop.interruption import Interruption, answering, run_passes
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES

@@ -13,8 +13,7 @@ from jaxsvm.designs.losses import Describe, Evaluate, Lanes, Near, Spread
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.places.arrays import ArrayDesign
 from jaxsvm.errors import InputError
-from jaxsvm.loop.interruption import watching
-from jaxsvm.loop.passes import run_passes
+from jaxsvm.loop.interruption import run_passes, watching
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import device_memory, memory, require_memory, zero_filled
 

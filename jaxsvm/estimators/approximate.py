@@ -16,7 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from jaxsvm.coresets import coreset
-from jaxsvm.estimators.base import JaxsvmEstimator, LinearEstimator, report
+from jaxsvm.estimators.base import JaxsvmEstimator, LinearEstimator, report, require_finite
 from jaxsvm.estimators.linear import LinearSVC
 from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import kernel_values, padded_rows
@@ -222,7 +222,9 @@ class CoresetSVC(LinearEstimator):
         signs = signs_against_rest(codes[present], len(self.classes_))
         results = [self._fit_one(points, y, weight, seed) for y in until_halt(signs)]
         solved = [solution for solution, _, _ in results]
-        self.coef_, self.coreset_sizes_ = np.stack([w for _, w, _ in results]), [size for _, _, size in results]
+        coef, self.coreset_sizes_ = np.stack([w for _, w, _ in results]), [size for _, _, size in results]
+        require_finite(coef, solved)
+        self.coef_ = coef
         self.intercept_ = np.array([solution.bias for solution in solved])
         self.n_iter_ = max(1, *(solution.steps for solution in solved))
         report(self, solved)

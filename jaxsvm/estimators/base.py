@@ -144,6 +144,7 @@ class KernelEstimator(JaxsvmEstimator):
         weights.flags.writeable = False
         return weights
 
+    @transfers
     def _decisions(self, X: Any) -> np.ndarray:
         """Return decision values, one column per machine; of two classes positive on the side of the second."""
         check_is_fitted(self)
@@ -235,7 +236,6 @@ def report(estimator: Any, solved: Sequence[Solved], cause: str = "") -> None:
         solved: The solution of each problem.
         cause: The cause of a failure, if it is known.
     """
-    require_reached(solved)
     columns = zip(*(solution.certificate for solution in solved), strict=True)
     estimator.certificate_ = Certificate(*(np.array(values, np.float64) for values in columns))  # pyright: ignore
     estimator._statuses = tuple(Status(int(solution.status)) for solution in solved)
@@ -249,13 +249,6 @@ def report(estimator: Any, solved: Sequence[Solved], cause: str = "") -> None:
             "Take a finite C, or scale the data."
         )
     warn_of(estimator, "problem(s)", solved, cause)
-
-
-def require_reached(solved: Sequence[Solved]) -> None:
-    """Raise KeyboardInterrupt if it came before one of several problems had a certified point."""
-    ended = [one.certificate.relative_gap for one in solved if one.status == Status.INTERRUPTED]
-    if not np.isfinite(ended).all():
-        raise KeyboardInterrupt
 
 
 def warn_of(estimator: Any, what: str, solved: Sequence[Solved], cause: str = "") -> None:
@@ -296,7 +289,8 @@ def require_finite(coef: np.ndarray, solved: Sequence[Solved]) -> None:
     An indefinite matrix, and a nu machine that was stopped before it had a margin, have no primal value either; their
     status says so.
     """
-    require_reached(solved)
+    if any(one.status == Status.INTERRUPTED and not one.certificate.relative_gap < np.inf for one in solved):
+        raise KeyboardInterrupt  # one of them has nothing yet
     unknown = (Status.NOT_PSD, Status.MAX_STEPS)
     numbers = [float(solution.certificate.primal) for solution in solved if solution.status not in unknown]
     numbers += [solution.bias for solution in solved]

@@ -48,7 +48,6 @@ from jaxsvm.loop.interruption import estimating
 from jaxsvm.models.machines import votes
 from jaxsvm.models.model import is_positive
 from jaxsvm.points.rows import SparseRows
-from jaxsvm.runtime.arrays import transfers
 
 
 def _has_probability(estimator: Any) -> bool:
@@ -206,16 +205,6 @@ class SVC(ClassifierMixin, KernelEstimator):
         require_classes(codes, weight, self.classes_, every=not self._by_pairs)
 
     @property
-    def _cost(self) -> float:
-        """Return C; 1 in derived classes that have none. Refuse an infinite C but with the hinge."""
-        C = getattr(self, "C", 1.0)
-        if np.isinf(C) and self.loss != "hinge":
-            raise InputError(
-                f"C is infinite, with loss={self.loss!r}: only the hinge has a hard margin; name a finite C."
-            )
-        return C
-
-    @property
     def _may_round(self) -> bool:
         """Return whether kernel values may be float32: solutions with the hinge are certified in float64 later."""
         return self.loss == "hinge"
@@ -225,8 +214,12 @@ class SVC(ClassifierMixin, KernelEstimator):
         return self.multi_class != "ovr" or len(self.classes_) == 2
 
     def _machines(self, classes: list[slice], weight: np.ndarray) -> list[Machine]:
-        sizes = [part.stop - part.start for part in classes]
-        upper = costs(self._cost, weight * np.repeat(self.class_weight_, sizes))
+        sizes, C = [part.stop - part.start for part in classes], getattr(self, "C", 1.0)  # some have none
+        if np.isinf(C) and self.loss != "hinge":
+            raise InputError(
+                f"C is infinite, with loss={self.loss!r}: only the hinge has a hard margin; name a finite C."
+            )
+        upper = costs(C, weight * np.repeat(self.class_weight_, sizes))
         return (pairs if self._by_pairs else against_rest)(classes, upper)
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
@@ -293,7 +286,6 @@ class SVC(ClassifierMixin, KernelEstimator):
         probabilities.warn_attribute_deprecated("probB_")
         return shifts
 
-    @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values.
 
@@ -311,7 +303,6 @@ class SVC(ClassifierMixin, KernelEstimator):
             return _ovr_decision_function(values < 0, -values, k)
         return values
 
-    @transfers
     def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the labels `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
         check_is_fitted(self)
@@ -329,7 +320,6 @@ class SVC(ClassifierMixin, KernelEstimator):
         return self.classes_[codes]
 
     @available_if(_has_probability)
-    @transfers
     def predict_proba(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return probabilities, one column per class `(m, k)`, of an estimator fitted with `probability=True`.
 

@@ -19,7 +19,7 @@ from jaxsvm.designs.contract import Design
 from jaxsvm.designs.features import applied
 from jaxsvm.designs.fit import fit as fit_rows
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.base import LinearEstimator, report
+from jaxsvm.estimators.base import LinearEstimator, report, require_finite
 from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import padded_rows
 from jaxsvm.estimators.training.machines import weighted_problem
@@ -126,6 +126,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         points, codes, weight = labelled(self, X, y, sample_weight)
         with jax.enable_x64(True):
             solved, w = self._trained(points, codes, weight)
+        require_finite(w, solved)
         d = points.shape[1]
         self.coef_ = w[:, :d]
         self.intercept_ = w[:, d] * self.intercept_scaling if self.fit_intercept else np.zeros(len(w))

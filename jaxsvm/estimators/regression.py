@@ -28,7 +28,6 @@ from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.box import one_class_problem, svr_problem, tube
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
-from jaxsvm.runtime.arrays import transfers
 
 ZERO_OBJECTIVE = (
     "The objective is 0: the points have the origin in their midst in feature space, no plane keeps them apart from "
@@ -147,7 +146,6 @@ class SVR(RegressorMixin, OneMachine):
         self._keep(X, rows, progress.ended(solved._replace(bias=solved.bias + middle)))
         return self
 
-    @transfers
     def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the targets `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
         return self._decisions(X)[:, 0]
@@ -262,20 +260,17 @@ class OneClassSVM(OutlierMixin, OneMachine):
         self.offset_ = -self.intercept_
         return self
 
-    @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the distances `(m,)` of points `(m, d)` to the boundary, positive inside."""
         return self._decisions(X)[:, 0]
 
-    @transfers
     def score_samples(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the scores `decision_function(X) + offset_`, `(m,)`."""
-        return self._decisions(X)[:, 0] + self.offset_
+        return self.decision_function(X) + self.offset_
 
-    @transfers
     def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return +1 for points inside, -1 outside, `(m,)`."""
-        return np.where(self._decisions(X)[:, 0] >= 0, 1, -1)
+        return np.where(self.decision_function(X) >= 0, 1, -1)
 
 
 def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter: int, callback: Any) -> Solved:

@@ -7,12 +7,11 @@ first one within two seconds of the last in an earlier call: two of them end a l
 at the first, once the call's drivers have ended. A handler of the user's own is left in place; a KeyboardInterrupt that
 it or a callback raises sets the same flag.
 
-What a call then returns follows one rule. It keeps what is certified, as INTERRUPTED and with a warning; of several
-values, those that were not reached have an infinite gap. If nothing is certified yet (of an estimator or a model of
-several machines: if one machine has nothing), it raises KeyboardInterrupt. Grids and folds that only serve a choice
-choose by what is certified, or raise. `fit` of an estimator obeys it too (`estimating`); but a search, folds, a
-pipeline or an ensemble of scikit-learn's that called it would go on with its next fit: there the estimator keeps what
-is certified, and raises. The command writes what is certified, and ends with exit code 130.
+What a call then returns follows one rule: what is certified, as INTERRUPTED and with a warning. What was not reached
+has an infinite gap, of one fit too. An estimator or a command, whose predictions would hide that, raises
+KeyboardInterrupt if one of its machines has nothing yet, and so does what only serves a choice (`C_grid`, `tune`, folds
+of `SVCPath`). A search, folds, a pipeline or an ensemble of scikit-learn's would go on with its next fit: if one called
+an estimator's `fit` (`estimating`), the estimator keeps what is certified, and raises.
 """
 
 import contextvars
@@ -21,9 +20,9 @@ import functools
 import math
 import os
 import signal
-import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -115,6 +114,28 @@ def until_halt(parts: Iterable[_T]) -> Iterator[_T]:
         yield part
 
 
+def run_passes(
+    descent: Any, over: Callable[[], bool], stop: Interruption, after: Callable[[], Any] = lambda: None
+) -> None:
+    """Run a descent in long turns, of one pass over rows or one product for many fits, until `over()` holds.
+
+    Args:
+        descent: It takes a turn by `advance()`, while another can change anything (`going`).
+        over: Whether the caller stops: its cap is reached, its time is up, or Ctrl-C came.
+        stop: The flag, which a KeyboardInterrupt of a reader, a cluster's client or a callback sets too.
+        after: Called after each turn.
+    """
+    while descent.going and not over():
+        try:
+            descent.advance()
+            stop.begun = True
+            after()
+        except Halt:
+            return
+        except KeyboardInterrupt:
+            stop.note()
+
+
 @dataclasses.dataclass(frozen=True)
 class Session:
     """What may end a solve from outside.
@@ -172,10 +193,7 @@ def _handler() -> tuple[Any, Interruption]:
 
 
 def estimating(fit: _F) -> _F:
-    """Wrap an estimator's `fit`: its drivers share a flag; if scikit-learn called it, Ctrl-C raises after it.
-
-    Between drivers Python raises KeyboardInterrupt at once.
-    """
+    """Wrap an estimator's `fit`: its drivers share a flag; if scikit-learn called it, Ctrl-C raises after it."""
 
     @functools.wraps(fit)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -187,12 +205,11 @@ def estimating(fit: _F) -> _F:
             raise KeyboardInterrupt from None
         finally:
             _handed.reset(earlier)
-        frame = sys._getframe(1) if flag.came else None
-        while frame is not None:
-            name = frame.f_globals.get("__name__", "")
-            if name.startswith("sklearn.") and name != "sklearn.base":  # which wraps every `fit`
-                raise KeyboardInterrupt
-            frame = frame.f_back
+        names = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_stack(None))
+        if flag.came and any(
+            name.startswith("sklearn.") and name != "sklearn.base" for name in names
+        ):  # wraps each fit
+            raise KeyboardInterrupt
         return result
 
     return cast(_F, call)

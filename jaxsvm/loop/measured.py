@@ -35,6 +35,8 @@ class Measured:
     """Working sets after which pair steps take over if n is at most four sets."""
     samples_of_a_long_product: int = 4096
     """Samples from which a product over all of them may take longer than a look at the clock."""
+    samples_of_a_last_product: int = 16_384
+    """Samples from which an interrupted fit is not certified by a product."""
     seconds_of_a_burst: float = 0.25
     """Seconds that compiled steps run before the host looks at the clock."""
     credible_share: float = 0.9
@@ -49,11 +51,6 @@ class Measured:
     def new_samples_of_a_set(self) -> int:
         """Return how many samples join a hinge's working set in a step."""
         return self.samples_of_one_working_set // 4
-
-    @property
-    def samples_of_a_last_product(self) -> int:
-        """Return the number of samples from which an interrupted fit is not certified by a product."""
-        return 4 * self.samples_of_a_long_product
 
 
 MEASURED = Measured()

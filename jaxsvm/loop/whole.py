@@ -6,48 +6,31 @@ result.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from jaxsvm.runtime.loops import while_loop
 
 
-class Whole(NamedTuple):
-    """Where such a solve is.
-
-    Attributes:
-        state: What a round changes.
-        steps: Number of steps taken, int32 `()`.
-        excess: The value of the stop rule over its threshold, `()`; 0 if no further round can change anything.
-    """
-
-    state: Any
-    steps: Int[Array, ""]
-    excess: Float[Array, ""]
-
-
-Round = Callable[[Any, Any], tuple[Any, ArrayLike, Array]]
-"""Maps a state, and the steps that are left, to the next state, the steps that it took, and the excess."""
-
-
-def solve_whole(round: Round, state: Any, limit: Array | int, excess: Array) -> Whole:
+def solve_whole(round: Callable[..., Any], state: Any, limit: Array | int, excess: Array) -> tuple[Any, Array, Array]:
     """Run rounds until the excess is at most 1, or NaN, or `limit` steps are taken; traceable.
 
     Args:
-        round: One round.
+        round: Maps a state, and the steps that are left, to the next state, the steps that it took, and the excess: the
+            value of the stop rule over its threshold, 0 if no further round can change anything.
         state: The start, a pytree.
         limit: The most steps.
         excess: The excess at the start, `()`; infinite if it is not known.
+
+    Returns:
+        The last state, the number of steps, int32 `()`, and the excess.
     """
 
-    def goes_on(solve: Whole) -> Array:
-        return (solve.excess > 1) & (solve.steps < limit)
+    def turn(solve: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        state, steps, excess = round(solve[0], limit - solve[1])
+        return state, solve[1] + jnp.asarray(steps, jnp.int32), excess
 
-    def turn(solve: Whole) -> Whole:
-        state, steps, excess = round(solve.state, limit - solve.steps)
-        return Whole(state, solve.steps + jnp.asarray(steps, jnp.int32), excess)
-
-    return while_loop(goes_on, turn, Whole(state, jnp.zeros((), jnp.int32), excess))
+    start = (state, jnp.zeros((), jnp.int32), excess)
+    return while_loop(lambda solve: (solve[2] > 1) & (solve[1] < limit), turn, start)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxsvm.gram.contract import Gram
-from jaxsvm.loop.whole import Whole, solve_whole
+from jaxsvm.loop.whole import solve_whole
 from jaxsvm.numerics.precision import bits_of, in_double, of_bits, widened
 from jaxsvm.path.carried import Point, lengths, validity
 from jaxsvm.path.measured import MEASURED
@@ -181,7 +181,7 @@ def filled_in(begin: NextStart, samples: Array | None, inside: Array) -> Array:
     return jnp.where(begin.kept, values, begin.start)
 
 
-def _by_steps(view: Any, at: Any, products_at: Any, excess: Any, a: Array) -> Whole:
+def _by_steps(view: Any, at: Any, products_at: Any, excess: Any, a: Array) -> tuple[Any, Array, Array]:
     """Solve by pair steps along whole rows; a running gap that seems small is checked with exact products.
 
     The gap is computed every 32 steps. After 10 steps per sample, from 10,000 to 50,000, a fit of the whole problem is
@@ -205,7 +205,7 @@ def _by_steps(view: Any, at: Any, products_at: Any, excess: Any, a: Array) -> Wh
     return solve_whole(round, state, min(max(10 * len(a), 10_000), 50_000), excess(state))
 
 
-def _by_sets(view: Any, sets: WorkingSet, products: Array, excess: Any, a: Array) -> Whole:
+def _by_sets(view: Any, sets: WorkingSet, products: Array, excess: Any, a: Array) -> tuple[Any, Array, Array]:
     """Solve by working sets of the samples that violate, with exact products from the start."""
     s = _narrow(products, a.dtype)
     exact = products if a.dtype != jnp.float64 else None

@@ -22,7 +22,7 @@ from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.estimators.training.box import Solved, hinge_data, solve_box, solve_in_features
 from jaxsvm.estimators.training.kernel_values import KernelValues
 from jaxsvm.gram.dense import DenseGram
-from jaxsvm.loop.interruption import Interruption, unless, watching
+from jaxsvm.loop.interruption import unless, until_halt, watching
 from jaxsvm.loop.whole import solve_whole
 from jaxsvm.results.judge import judged
 from jaxsvm.solvers.contract import NEVER
@@ -81,9 +81,14 @@ def solve_chains(
         x: The points, `(n, d)`, of a linear kernel of few features; else None.
     """
     with watching() as stop:
-        if x is not None:
-            return _solve_in_features(x, functools.cache(lambda: values.stored(K)), y, weight, Cs, bias, tol, stop)
         chain = Chain.unsolved(weight, Cs)
+        if x is not None:
+            operator = functools.cache(lambda: values.stored(K))
+            for fold, place in until_halt(np.ndindex(chain.gap.shape)):
+                problem = hinge_data(y, Cs[place] * weight[fold], bias)
+                by_pairs = functools.partial(lambda problem, most: solve_box(operator(), problem, tol, most), problem)
+                chain.store(fold, place, solve_in_features(x, problem, tol, by_pairs))
+            return chain
         if len(y) <= MEASURED.samples_of_one_block:
             for fold, shares in enumerate(weight):
                 found = unless(lambda: stop.seen, _chain, K, y, shares, Cs, np.float64(tol), bias)
@@ -91,30 +96,15 @@ def solve_chains(
                 for part, solved in zip(chain, found, strict=True):
                     part[fold] = solved
         if not (chain.gap <= tol).all():
-            _continue_by_sets(chain, values.stored(K), y, weight, Cs, bias, tol, stop)
-    return chain
-
-
-def _solve_in_features(
-    x: np.ndarray, operator: Any, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float,
-    stop: Interruption,
-) -> Chain:  # fmt: skip
-    chain = Chain.unsolved(weight, Cs)
-    for fold, place in np.ndindex(chain.gap.shape):
-        stop.check()
-        problem = hinge_data(y, Cs[place] * weight[fold], bias)
-        by_pairs = functools.partial(lambda problem, most: solve_box(operator(), problem, tol, most), problem)
-        chain.store(fold, place, solve_in_features(x, problem, tol, by_pairs))
+            _continue_by_sets(chain, values.stored(K), y, weight, Cs, bias, tol)
     return chain
 
 
 def _continue_by_sets(
-    chain: Chain, gram: DenseGram, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float,
-    stop: Interruption,
-) -> None:  # fmt: skip
+    chain: Chain, gram: DenseGram, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float
+) -> None:
     """Solve by working sets, from the value before, where the gap is above `tol`."""
-    for fold, place in zip(*np.nonzero(~(chain.gap <= tol)), strict=True):
-        stop.check()
+    for fold, place in until_halt(np.argwhere(~(chain.gap <= tol))):
         upper, start = Cs[place] * weight[fold], np.zeros(len(y))
         if place:
             start = y * chain.coef[fold, place - 1]

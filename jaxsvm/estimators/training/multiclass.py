@@ -73,10 +73,7 @@ def one_thread() -> Any:
     return _blas().limit(limits=1, user_api="blas")
 
 
-@functools.cache
-def _blas() -> ThreadpoolController:
-    """Return the handles of the libraries for matrix products: finding them takes milliseconds."""
-    return ThreadpoolController()
+_blas = functools.cache(ThreadpoolController)  # finding the libraries takes milliseconds
 
 
 def last_of_dag(decisions: np.ndarray, k: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,8 @@ class Progress:
         self.verbose = bool(getattr(estimator, "verbose", False))
         self.solved: list[Solved] = []
         self.began = self.shown = time.monotonic()
+        self.callback = self._at if self.verbose else None  # of a long solve: one without is faster
         self._lock = threading.Lock()  # problems are solved by several threads
-
-    @property
-    def callback(self) -> Callable[[Fit], Any] | None:
-        """Return the callback of a long solve; None if nothing is printed, since a solve without one is faster."""
-        return self._at if self.verbose else None
 
     def ended(self, solved: Solved) -> Solved:
         """Note a problem that has ended; return it."""

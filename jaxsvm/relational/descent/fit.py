@@ -31,8 +31,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError, require_part
-from jaxsvm.loop.interruption import watching
-from jaxsvm.loop.passes import run_passes
+from jaxsvm.loop.interruption import run_passes, watching
 from jaxsvm.relational.counting.sampling import Sampler, generator
 from jaxsvm.relational.descent.run import Run, warn_of_uncertified
 from jaxsvm.relational.descent.steps import CuttingPlanes, InteriorPoints, Newton, Subgradient
