@@ -156,6 +156,16 @@ def test_derivatives_agree_with_differences_of_the_oracle(name):
     assert float(backward) == pytest.approx(float(forward), rel=1e-9)
 
 
+def test_tangents_may_be_numbers_of_python():
+    """`jax.jvp` hands them on as they are, without a dtype."""
+
+    def of_a_fit(gamma):
+        return measure(fit(svm(RBF(gamma))))
+
+    number, array = (jax.jvp(of_a_fit, (make(0.5),), (make(1.0),))[1] for make in (float, jnp.asarray))
+    assert number == array
+
+
 THROUGH_FIT = ["a width a feature", "weights", "points, tiled", "Gram entries", "Nystroem"]
 
 

@@ -114,6 +114,20 @@ def test_files_of_libsvm_are_read(name, tmp_path):
     np.testing.assert_allclose(again, values, rtol=1e-12)
 
 
+def test_a_machine_that_turned_its_signs_keeps_its_coefficients(tmp_path):
+    """A nu-SVC divides by its margin, which is negative where classes overlap: signs then tell no classes."""
+    machine = NuSVC(gamma=0.1, nu=0.1, decision_function_shape="ovo").fit(X, np.arange(60) % 3)
+    pairs = fitted.columns_of_pairs(machine._dual_coef_, machine._n_support)
+    of_class = np.repeat(np.arange(3), machine._n_support)
+    assert any((pairs[of_class == i, at] < 0).any() for at, i in enumerate((0, 0, 1)))
+    for given in (machine, interchange.from_libsvm(libsvm_file(tmp_path / "theirs", machine))):
+        interchange.to_libsvm(given, tmp_path / "model")
+        values = jaxsvm.decision_function(interchange.from_libsvm(tmp_path / "model"), NEW)
+        np.testing.assert_allclose(values, machine.decision_function(NEW), rtol=1e-6, atol=1e-6)
+        again = interchange.to_sklearn(fitted.model_of(given))
+        np.testing.assert_array_equal(again.predict(NEW), machine.predict(NEW))
+
+
 @pytest.mark.parametrize(("name", "labels"), [("rbf", [1, -2]), ("three", [4, -2, 1]), ("three", [1, 4, -2])])
 def test_labels_come_in_any_order(name, labels, tmp_path):
     machine = trained(name)

@@ -230,7 +230,7 @@ def _or_nan(failed: Array, push: Callable[[Any], Any], tangents: Any) -> Any:
     only a part moves.
     """
     leaves, tree = jax.tree.flatten(tangents)
-    places = [k for k, leaf in enumerate(leaves) if leaf.dtype != jax.dtypes.float0 and leaf.size]
+    places = [k for k, leaf in enumerate(leaves) if jnp.size(leaf) and getattr(leaf, "dtype", 0) != jax.dtypes.float0]
     moving, unravel = ravel_pytree([leaves[k] for k in places])
 
     def entered(_: Any, known: Array) -> Array:

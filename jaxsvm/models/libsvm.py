@@ -256,9 +256,9 @@ def machine_layout(model: Model) -> tuple[int, np.ndarray, np.ndarray, np.ndarra
     if k == 2:  # positive for the first class there, for the second here
         coef, bias = -coef[:, None], -bias
     machines = list(combinations(range(k), 2))
-    first = (coef != 0).argmax(axis=1)
-    positive = coef[np.arange(len(coef)), first] > 0
-    of_class = np.array([machines[at][0 if up else 1] for at, up in zip(first, positive, strict=True)])
+    # The class that all machines of a vector share; its sign decides for one machine: a nu-SVC may have turned them.
+    first, second = np.eye(k)[np.array(machines).T]
+    of_class = (k * (coef != 0) @ (first + second) + (coef > 0) @ first + (coef < 0) @ second).argmax(axis=1)
     rows = np.zeros((k - 1, len(coef)))
     for at, (i, j) in enumerate(machines):
         rows[j - 1] += np.where(of_class == i, coef[:, at], 0)
