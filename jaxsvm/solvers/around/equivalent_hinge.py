@@ -83,7 +83,8 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         """Start at w = 0 and a C of the data's scale; or at the p of another fit and the C that belongs to it."""
         zeros, unit = jnp.zeros((problem.n,), problem.dtype), jnp.ones((), problem.dtype)
         C, p, a = 1 / _unit(problem), problem.feasible_point(zeros), Origin() if self.solver.knows_origin else None
-        reached = Reached(zeros, zeros, p, zeros, jnp.inf * unit)
+        # Of this p the first refresh computes the bound: it is at least what is said here, and proves w = 0.
+        reached = Reached(zeros, zeros, p, zeros, problem.volume * problem.highest(p))
         if init is not None:
             given = resumed(problem, init)
             w = jnp.where(problem.present, given.w, 0)
