@@ -49,7 +49,7 @@ LINES = {
     "face": 314,
     "gram": 1_460,
     "kernels": 983,
-    "loop": 2_278,
+    "loop": 2_247,
     "model_selection": 1_079,
     "models": 2_081,
     "numerics": 1_675,
@@ -61,10 +61,10 @@ LINES = {
     "results": 623,
     "runtime": 1_274,
     "screening": 844,
-    "solvers": 6_352,
+    "solvers": 6_279,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 2014, 314
+OWN_IMPORTS, FILES = 2012, 314
 """Lines that import from this library, and files."""
 
 

@@ -39,7 +39,7 @@ SOLVER = FrankWolfe(tol=1e-8)
 @pytest.mark.parametrize("end", ["steps", "callback"])
 def test_pieces_take_as_many_steps_as_one_run(piece, end):
     whole = jaxsvm.check(jaxsvm.fit(hard(), SOLVER))
-    assert int(whole.steps) >= SOLVER.polish_interval(hard()) > piece  # there is a polish to be earned
+    assert int(whole.steps) >= SOLVER.finisher(hard()).after > piece  # there is a polish to be earned
     fit, steps = None, 0
     solver = dataclasses.replace(SOLVER, max_steps=piece) if end == "steps" else SOLVER
     options = {} if end == "steps" else {"callback": lambda fit: int(fit.steps) >= piece}
@@ -69,7 +69,7 @@ def test_a_fit_that_ended_has_nothing_to_its_credit():
     solver = dataclasses.replace(SOLVER, tol=1e-1)
     ended = jaxsvm.fit(hard(), solver)
     assert ended.status.name == "CONVERGED"
-    full = dataclasses.replace(ended, counters=ended.counters._replace(unpolished=np.int32(10**6)))
+    full = dataclasses.replace(ended, counters=ended.counters._replace(alone=np.int32(10**6)))
     assert int(jaxsvm.fit(hard(), SOLVER, init=full).steps) == int(jaxsvm.fit(hard(), SOLVER, init=ended).steps)
 
 

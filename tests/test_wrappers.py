@@ -29,7 +29,7 @@ from jaxsvm.solvers.around.polished import Polished
 from jaxsvm.solvers.around.sampled import Sampled
 from jaxsvm.solvers.around.screened import Screened
 from jaxsvm.solvers.around.wrapper import Wrapper
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import Solver, Traits
 
 SOLVERS = {
     "FrankWolfe": FrankWolfe(variant="away", tol=1e-2),
@@ -94,9 +94,11 @@ class Told(Solver):
     """A solver of nothing, whose every member is another than the default, and whose methods say what was called."""
 
     solves, stop, unroll, patience = ("box", "squared hinge"), "paper", 7, 11
-    pads, large_state, takes_start, knows_origin, final_check = True, True, False, True, "none"
+    traits = Traits(
+        pads=True, large_state=True, takes_start=False, knows_origin=True, has_place=True, searches_vertices=True
+    )
+    final_check = "none"
     tol, max_steps, check_every, refresh_every = 0.125, 17, 3, 5
-    has_place, searches_vertices = True, True
 
     def place(self, problem, state, alpha, s):
         return state
@@ -112,7 +114,7 @@ class Told(Solver):
 
 
 OWN = {
-    "sampled": {"final_check": "full", "refresh_every": 2**30, "pads": False},
+    "sampled": {"final_check": "full", "refresh_every": 2**30},
     "polished": {},
     "screened": {"refresh_every": 2, "check_every": 2},
 }
@@ -122,11 +124,13 @@ OWN = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_settings_are_the_inner_solvers_but_for_what_a_wrapper_decides(name):
     wrapper = screened(Told(), every=2) if name == "screened" else MAKERS[name](Told())
-    for member in ("solves", "stop", "unroll", "patience", "pads", "large_state", "takes_start", "knows_origin",
-                   "final_check", "tol", "max_steps", "check_every", "refresh_every", "rows"):  # fmt: skip
+    for member in ("solves", "stop", "unroll", "patience", "final_check", "tol", "max_steps", "check_every",
+                   "refresh_every", "rows"):  # fmt: skip
         assert getattr(wrapper, member) == OWN[name].get(member, getattr(Told(), member)), member
     assert wrapper.carries_weights(None) and not wrapper.stores(None)
-    assert wrapper.whole is wrapper or wrapper.whole == wrapper or isinstance(wrapper.whole, Told)
+    sampled = name == "sampled"
+    expected = dataclasses.replace(Told.traits, pads=not sampled, has_place=sampled, searches_vertices=False)
+    assert wrapper.traits == expected
 
 
 @pytest.mark.parametrize("names", [names for names in NESTINGS if not allowed(names)], ids="-".join)

@@ -137,6 +137,8 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "water_level_with_bias": (lambda c: jaxsvm.water_level_with_bias(c, Y, 1.0), (Y,)),
     "Pegasos": (streamed, (X,)),
     "box_problem": (lambda q: jaxsvm.fit(jaxsvm.box_problem(jaxsvm.gram(Linear(), X), q, 1.0)), (Y,)),
+    "svr_problem": (lambda t: jaxsvm.fit(jaxsvm.svr_problem(jaxsvm.gram(Linear(), X), t, 1.0)), (Y,)),
+    "one_class_problem": (lambda nu: jaxsvm.fit(jaxsvm.one_class_problem(jaxsvm.gram(RBF(0.1), X), nu)), (C,)),
     "gram": (lambda x: jaxsvm.gram(RBF(0.1), x, rank=8).diag(), (X,)),
     "shard_rows": (on_a_mesh, (C,)),
     "shard_lanes": (lambda C: on_a_mesh(C, sharded=False), (C,)),

@@ -1,7 +1,7 @@
 """Run a solver on the host: compiled bursts of steps and, between them, the clock, the callback and Ctrl-C.
 
-A start, a burst, a certificate and a polish are programs of their own: one that is not needed is not compiled, and the
-others are compiled in parallel.
+A start, a burst and a certificate are programs of their own: one that is not needed is not compiled, and the others are
+compiled in parallel.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxtyping import Array
 from jaxsvm.loop.carried_certificate import carried_program, level_program, proved_by_sums, proves_by_sums
 from jaxsvm.loop.interruption import Session, unless
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.loop.prepare import with_earlier_steps, with_steps_since_polish
+from jaxsvm.loop.prepare import with_earlier_steps, with_steps_alone
 from jaxsvm.loop.round import (
     Certifying,
     Progress,
@@ -29,11 +29,9 @@ from jaxsvm.loop.round import (
     finish,
     last_steps,
     needs_correction,
-    polish_due,
     steps_taken,
     whole_chunks,
 )
-from jaxsvm.numerics.precision import like, widened
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
@@ -51,6 +49,7 @@ def run(
     session: Session,
     successor: Callable[[Progress], Any],
     provisional: bool,
+    awaited: int = 0,
 ) -> tuple[Progress, Any]:
     """Run bursts of steps until the fit ends, must stop, or has a successor.
 
@@ -61,6 +60,7 @@ def run(
         session: What may end it.
         successor: Called with the progress between bursts; what it returns continues the fit, unless it is None.
         provisional: Whether certificates stay in the data's precision (`Certifying`).
+        awaited: Steps after which another solver is to finish the fit: before it is not hopeless.
 
     Returns:
         The progress and its successor. The status is RUNNING only if there is a successor.
@@ -73,12 +73,8 @@ def run(
             before, steps = time.monotonic(), int(steps_taken(progress))
             at_cap = steps + solver.check_every > int(solver.max_steps)
             burst, *arguments = _burst_call(problem, solver, progress, chunks, at_cap)
-            progress, flags = burst(*arguments)
-            certifies, polishes = np.asarray(flags).tolist()
-            certifiable = session.stop.begun = True
-            if polishes:
-                polished = polish_in_pieces(problem, solver, progress, session.over)
-                certifies, progress = polished is not None, polished or progress
+            progress, due = burst(*arguments)
+            certifies, certifiable, session.stop.begun = bool(due), True, True
             if certifies:
                 progress = proved_by_sums(problem, solver, progress)  # in case of a stop during the product
                 progress = _certified(problem, solver, progress, provisional, session.over)
@@ -90,7 +86,7 @@ def run(
             jax.block_until_ready(progress)
             seconds = time.monotonic() - before
             if certifies:
-                progress, mark = _ended_if_hopeless(problem, solver, progress, mark)
+                progress, mark = _ended_if_hopeless(problem, solver, progress, mark, awaited)
             if int(progress.status) == Status.RUNNING and not session.stop.seen:
                 following = successor(progress)
                 if following is not None:
@@ -110,7 +106,7 @@ def run(
 
 
 def _ended_if_hopeless(
-    problem: Problem, solver: Solver, progress: Progress, mark: tuple[int, float]
+    problem: Problem, solver: Solver, progress: Progress, mark: tuple[int, float], awaited: int = 0
 ) -> tuple[Progress, tuple[int, float]]:
     """Return the progress, as STALLED if the cap on steps comes before its gap is small, and the next mark.
 
@@ -123,8 +119,7 @@ def _ended_if_hopeless(
     if int(progress.status) != Status.RUNNING or steps < 2 * before or solver.patience >= NEVER:
         return progress, mark
     cap = int(solver.max_steps)
-    polish = solver.polish_interval(problem) or 0  # steps that earn one, which may end a fit at once
-    least = max(MEASURED.steps_before_hopeless, MEASURED.steps_a_sample_before_hopeless * problem.n, 2 * polish)
+    least = max(MEASURED.steps_before_hopeless, MEASURED.steps_a_sample_before_hopeless * problem.n, awaited)
     early = steps < max(cap / (100 if gap >= 1 else 5), least)
     if not early and before and is_far(gap, solver):
         digits, missing = math.log(at_mark / gap) if gap < at_mark else 0.0, math.log(gap / float(solver.tol))
@@ -149,7 +144,7 @@ def begun(problem: Problem, solver: Solver, key: Array, start: Any, init: Any, p
         init: Where the caller starts: of an unfinished fit, earlier steps count toward the next polish.
         provisional: Whether certificates stay in the data's precision (`Certifying`).
     """
-    start = Origin.of(problem) if start is None and solver.knows_origin else start
+    start = Origin.of(problem) if start is None and solver.traits.knows_origin else start
     given = (problem, solver, key, start)
     wait = compiled_ahead(lambda: _first_calls(*given, provisional), *given, provisional)
     progress = _begin_program(start, problem.n)(*given)
@@ -164,9 +159,7 @@ def _first_calls(
     """Yield the programs that every fit needs, with the shapes of their arguments."""
     progress = _begin_program(start, problem.n).shapes(problem, solver, key, start)
     yield _burst_call(problem, solver, progress, 1, solver.check_every > int(solver.max_steps))
-    yield _certify_call(
-        problem, solver, progress, Certifying(may_polish=False, may_correct=False, provisional=provisional)
-    )
+    yield _certify_call(problem, solver, progress, Certifying(may_correct=False, provisional=provisional))
     if proves_by_sums(problem, solver):
         yield carried_program, problem, solver, progress
 
@@ -209,7 +202,7 @@ def _certified(
     # On the host: JAX compiles single operations one by one.
     corrects = needs_correction(problem, solver, int(progress.stalled), int(progress.refuted), at_cap)
     corrects = can_correct(problem, solver) and corrects
-    how = Certifying(may_polish=False, may_correct=corrects, provisional=provisional)
+    how = Certifying(may_correct=corrects, provisional=provisional)
     program, *arguments = _certify_call(problem, solver, progress, how)
     if not proves_by_sums(problem, solver):
         return program(*arguments)
@@ -225,7 +218,9 @@ def _certified_in_passing(
     certified = progress._replace(stalled=jnp.zeros_like(progress.stalled))
     certified = _certified(problem, solver, certified, provisional, until)
     # The program took over a large state: continue from the state that it returned.
-    return progress._replace(best=certified.best, state=certified.state if solver.large_state else progress.state)
+    return progress._replace(
+        best=certified.best, state=certified.state if solver.traits.large_state else progress.state
+    )
 
 
 def _shown(problem: Problem, solver: Solver, progress: Progress, before: Fit | None) -> Fit:
@@ -235,10 +230,10 @@ def _shown(problem: Problem, solver: Solver, progress: Progress, before: Fit | N
     counters are those of its point.
     """
     if before is not None:
-        if not (solver.carries_sums and problem.kind == "slack" and problem.gram.definite):
+        if not (solver.traits.carries_sums and problem.kind == "slack" and problem.gram.definite):
             return before
         progress = progress._replace(best=level_program(problem, solver, progress))
-    return with_steps_since_polish(finish(solver, progress), progress)
+    return with_steps_alone(finish(solver, progress), progress)
 
 
 def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int | None) -> bool:
@@ -264,14 +259,13 @@ def _abandoned(progress: Progress) -> bool:
 def _run(
     problem: Problem, solver: Solver, progress: Progress, chunks: Any, at_cap: bool = False
 ) -> tuple[Progress, Array]:
-    """Take up to `chunks` chunks of steps; return also whether a certificate, and whether a polish, is due.
+    """Take up to `chunks` chunks of steps; return also whether a certificate is due.
 
     At the cap on steps take the last ones instead of chunks.
     """
     steps = last_steps if at_cap else partial(whole_chunks, chunks=chunks)
     progress = steps(problem, solver, progress)
-    due = certificate_due(solver, progress)
-    return progress, jnp.stack([due, due & polish_due(problem, solver, progress)])
+    return progress, certificate_due(solver, progress)
 
 
 def _run_in_place(
@@ -306,7 +300,7 @@ def _burst_call(problem: Problem, solver: Solver, progress: Progress, chunks: An
 
     Working sets of more than 8,192 samples are compiled with all optimisations: they sum long rows.
     """
-    if not solver.large_state:
+    if not solver.traits.large_state:
         return (_burst, problem, solver, progress, chunks, at_cap)
     burst = _burst_in_place if problem.n <= 8192 else _long_burst_in_place
     return (burst, problem, solver, progress._replace(state=None), progress.state, chunks, at_cap)
@@ -314,46 +308,6 @@ def _burst_call(problem: Problem, solver: Solver, progress: Progress, chunks: An
 
 def _certify_call(problem: Problem, solver: Solver, progress: Progress, how: Certifying) -> tuple[Any, ...]:
     """Return the program of a certificate and its arguments; a large state is donated."""
-    if not solver.large_state:
+    if not solver.traits.large_state:
         return (_certify, problem, solver, progress, how)
     return (_certify_in_place, problem, solver, progress._replace(state=None), progress.state, how)
-
-
-# --- a polish in pieces
-
-
-def polish_in_pieces(
-    problem: Problem, solver: Solver, progress: Progress, until: Callable[[], bool]
-) -> Progress | None:
-    """Return the progress with a polished state, to be certified; None if `until` holds before the polish ends.
-
-    A polish can take many times as long as a burst: the host calls one compiled piece of it at a time.
-    """
-    with jax.enable_x64(True):  # between pieces a polish is in twice the precision as well
-        first = unless(until, _polish_begin, problem, solver, progress.state)
-        if first is None:
-            return None
-        fresh, carry = first
-        while bool(carry.going) and not until():
-            carry = _polish_step(problem, solver, carry)
-        if bool(carry.going):
-            return None
-        state = _polish_end(problem, solver, progress.state, fresh, carry)
-    return progress._replace(state=state, polished=steps_taken(progress))
-
-
-@Program
-def _polish_begin(problem: Problem, solver: Solver, state: Any) -> tuple[Any, Any]:
-    wide = widened(problem)
-    fresh = solver.refresh(wide, state)
-    return fresh, solver.polish_begin(wide, fresh)
-
-
-@Program
-def _polish_step(problem: Problem, solver: Solver, carry: Any) -> Any:
-    return solver.polish_step(widened(problem), carry)
-
-
-@Program
-def _polish_end(problem: Problem, solver: Solver, state: Any, fresh: Any, carry: Any) -> Any:
-    return like(solver.polish_end(widened(problem), fresh, carry), state)

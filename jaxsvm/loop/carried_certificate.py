@@ -104,7 +104,7 @@ def proves_by_sums(problem: Problem, solver: Solver) -> bool:
     ball, whose dual point has a fixed scale.
     """
     long = problem.n >= MEASURED.samples_of_a_long_product
-    return long and solver.carries_sums and problem.restricts and problem.gram.definite
+    return long and solver.traits.carries_sums and problem.restricts and problem.gram.definite
 
 
 def proved_by_sums(problem: Problem, solver: Solver, progress: Progress) -> Progress:

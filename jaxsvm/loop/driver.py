@@ -28,8 +28,18 @@ from jaxsvm.loop.choice import first_choice, second_choice, takes_state, traced_
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.interruption import Interruption, Session, answering, watching
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.loop.prepare import ready, ready_together, start_of, with_earlier_steps, with_steps_since_polish
-from jaxsvm.loop.round import Certifying, Progress, advance, begin, certify, ends_with_a_chunk, finish, whole_chunks
+from jaxsvm.loop.prepare import ready, ready_together, start_of, with_earlier_steps, with_steps_alone
+from jaxsvm.loop.round import (
+    Certifying,
+    Progress,
+    advance,
+    begin,
+    certify,
+    ends_with_a_chunk,
+    finish,
+    steps_taken,
+    whole_chunks,
+)
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Problem, Restrictable, require_problem
@@ -41,7 +51,7 @@ from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.runtime.programs import Program
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import HandOver, Solver, with_max_steps
 from jaxsvm.solvers.start import Origin, given_start
 from jaxsvm.solvers.validation import require_usable
 
@@ -156,10 +166,10 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
     require_usable(solver)
     n = problem.n
     (problem,) = ready_together([problem], [solver], pad=False)  # derivatives use the kernel values stored here
-    start = Origin.of(problem) if init is None and solver.knows_origin else start_of(init, problem, solver, n)
+    start = Origin.of(problem) if init is None and solver.traits.knows_origin else start_of(init, problem, solver, n)
     constant, key, start, init = lax.stop_gradient((problem, key, start, init))
     solver = solver if is_concrete(solver) else lax.stop_gradient(solver)
-    long = solver.long_steps and problem.n >= MEASURED.samples_of_a_long_step
+    long = solver.traits.long_steps and problem.n >= MEASURED.samples_of_a_long_step
     fitted = in_groups(1 if long else MEASURED.lanes_together, _solved, constant, solver, key, start, init)
     result, spread = trimmed(differentiable(problem, fitted), n), problem.gram.spread
     return result if spread is None else spread.placed(result)  # each process can read it
@@ -167,8 +177,7 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
 
 def _solved(problem: Problem, solver: Solver, key: Array, start: Any, init: Any) -> Fit:
     """Run rounds under tracing until the status is decided, without derivatives; `start` is `start_of(init)`."""
-    # A program holds no second solver, unless `polished` asks for one at every certificate.
-    how = Certifying(may_polish=solver.polish_interval(problem) == 0, by_features=False)
+    how = Certifying(by_features=False)
     steps = partial(whole_chunks if ends_with_a_chunk(solver) else advance, unroll=1)
     progress = begin(problem, solver, key, start)
     progress = while_loop(
@@ -176,7 +185,7 @@ def _solved(problem: Problem, solver: Solver, key: Array, start: Any, init: Any)
         lambda progress: certify(problem, solver, steps(problem, solver, progress), how),
         with_earlier_steps(problem, solver, progress, init),
     )
-    return with_steps_since_polish(finish(solver, progress), progress)
+    return with_steps_alone(finish(solver, progress), progress)
 
 
 def drive(
@@ -208,33 +217,41 @@ def drive(
     require_usable(solver)
     require_seconds(max_seconds)
     deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
-    n, state, best, counters, may_reduce = problem.n, None, None, [], problem.restricts and not options.provisional
+    n, best, counters = problem.n, None, []
+
+    def shown(fit: Fit) -> Any:
+        fit = trimmed(fit, n)
+        known = fit if best is None else better_of(best, fit)
+        total = reduce(Counters.plus, [*counters, fit.counters])
+        return cast(Any, callback)(dataclasses.replace(known, counters=total, status=fit.status))
+
     with watching(stop) as stop:
-        session = Session(stop, deadline, None if callback is None else lambda fit: callback(trimmed(fit, n)))
+        session, turn = Session(stop, deadline, None if callback is None else shown), Turn(solver, key, init)
         while True:
-            prepared = ready(problem, solver, session.over)
-            start = start_of(init, prepared, solver, n) if state is None else state
-            progress = begun(prepared, solver, key, start, init, options.provisional)
-            successor = partial(_successor, prepared, solver, may_change=options.may_change, may_reduce=may_reduce)
-            progress, following = run(prepared, solver, progress, session, successor, options.provisional)
+            solver, problem = turn.solver, ready(problem, turn.solver, session.over)
+            start = start_of(turn.init, problem, solver, n) if turn.state is None else turn.state
+            progress = begun(problem, solver, turn.key, start, turn.init, options.provisional)
+            finisher = None if turn.returns else solver.finisher(problem)
+            awaited = 0 if finisher is None else 2 * finisher.after
+            following = partial(_following, problem, turn, may_change=options.may_change)
+            progress, following = run(problem, solver, progress, session, following, options.provisional, awaited)
             result = finish(solver, progress)
-            result = trimmed(result if options.provisional else with_steps_since_polish(result, progress), n)
+            result = trimmed(result if options.provisional else with_steps_alone(result, progress), n)
             best = result if best is None else better_of(best, result)
             counters.append(result.counters)
-            if following is None:
+            if following is not None:
+                turn, inside = _handed_over(problem, turn, progress, following, stop, n)
+                counters += inside
+            elif turn.back is None or int(result.status) in (Status.CONVERGED, Status.INTERRUPTED):
                 break
-            init = np.atleast_2d(solver.dual_point(prepared, progress.state)[0])[-1]
-            if following.remaining is not None:
-                inside = _solve_remaining(cast(Restrictable, prepared), solver, key, init, following.remaining, stop)
-                init, may_reduce = np.asarray(inside.alpha), False
-                counters.append(inside.counters)
-            init, solver = init[:n], following.solver
-            state = progress.state if following.takes_state else None
-            key = jax.random.fold_in(key, 1) if following.draws_anew else key
+            else:
+                turn = turn.returned(result if best is result else None, int(result.counters.steps))
+        if turn.back is not None:  # stopped within a finisher, which is due at once where the fit is continued
+            counters[-1] = counters[-1]._replace(alone=counters[-2].alone)
         best = result if int(result.status) == Status.CONVERGED else best
         stalled = int(result.status) == Status.STALLED and not float(best.certificate.relative_gap) < 1
         if problem.kind == "box" and stalled and not options.provisional:
-            best = better_of(trimmed(_of_nothing(prepared).fit(result.status.code, result.counters), n), best)
+            best = better_of(trimmed(_of_nothing(problem).fit(result.status.code, result.counters), n), best)
         best = dataclasses.replace(best, counters=reduce(Counters.plus, counters), status=result.status)
         if options.warns:
             warn_unless_converged(best, solver, problem)
@@ -252,50 +269,70 @@ def _of_nothing(problem: Problem) -> Answer:
     return in_double(certified)(problem, jnp.zeros((problem.n,), problem.dtype))
 
 
-class Successor(NamedTuple):
-    """What continues a fit that its solver leaves.
+class Turn(NamedTuple):
+    """What one solver is given of a fit.
 
     Attributes:
-        solver: The solver that continues from the current point.
-        remaining: Undecided samples, to be solved first, and the values of all others; None if all are undecided.
-        takes_state: Whether the solver takes over the state too.
-        draws_anew: Whether the solver needs a new random key.
+        solver: The solver.
+        key: Its random key.
+        init: Where it starts: what the caller of `drive` gave, or weights of all samples.
+        state: The state that it takes over; None if it starts at `init`.
+        back: The solver that follows if this one is a finisher and proves nothing; else None.
+        remaining: The steps that this one may take then.
+        returns: How many finishers came back.
     """
 
     solver: Solver
-    remaining: tuple[Any, Any] | None = None
-    takes_state: bool = False
-    draws_anew: bool = False
+    key: Array
+    init: Any
+    state: Any = None
+    back: Solver | None = None
+    remaining: int = 0
+    returns: int = 0
+
+    def returned(self, better: Fit | None, steps: int) -> "Turn":
+        """Return the turn after a finisher of so many steps, from its point if that is better, else from its start."""
+        solver = with_max_steps(cast(Solver, self.back), max(self.remaining - steps, 0))
+        init = self.init if better is None else np.asarray(better.alpha)
+        return Turn(solver, self.key, init, returns=self.returns + 1)
 
 
-def _successor(
-    problem: Problem, solver: Solver, progress: Progress, *, may_change: bool, may_reduce: bool
-) -> Successor | None:
-    """Return what continues a fit: the solver on fewer samples, a larger one, or another one; None for nothing.
-
-    Another solver may also continue a fit that ended as STALLED or MAX_STEPS.
-    """
-    status = int(progress.status)
+def _following(problem: Problem, turn: Turn, progress: Progress, *, may_change: bool) -> HandOver | None:
+    """Return what goes on with a fit, also with one that ended as STALLED or MAX_STEPS; None for nothing."""
+    status, solver = int(progress.status), turn.solver
     if status == Status.RUNNING:
-        remaining = solver.left(problem, progress.state) if may_reduce else None
-        if remaining is not None:
-            return Successor(solver.whole, remaining=remaining)
-        larger = solver.grown(problem, progress.state)
-        if larger is not None:
-            return Successor(larger, draws_anew=True)
+        steps = (int(steps_taken(progress)) + int(progress.earlier)) / 2**turn.returns
+        handed = solver.hands_over(problem, progress.state, steps)
+        if handed is not None:
+            return handed
     if may_change and status in (Status.RUNNING, Status.STALLED, Status.MAX_STEPS):  # a cap of `first_choice`'s own
-        ended = status != Status.RUNNING
-        other = second_choice(problem, solver, progress.state, progress.excess, ended)
-        if other is not None:
-            return Successor(other, takes_state=takes_state(solver, other))
+        other = second_choice(problem, solver, progress.state, progress.excess, status != Status.RUNNING)
+        return None if other is None else HandOver(other, takes_state=takes_state(solver, other))
     return None
 
 
-def _solve_remaining(
-    problem: Restrictable, solver: Solver, key: Array, point: np.ndarray, remaining: Any, stop: Interruption
+def _handed_over(
+    problem: Problem, turn: Turn, progress: Progress, following: HandOver, stop: Interruption, n: int
+) -> tuple[Turn, list[Counters]]:
+    """Return the next solver's turn, and the counters of the fit of undecided samples before it, if there is one."""
+    solver, inside = following.solver, []
+    init = np.atleast_2d(turn.solver.dual_point(problem, progress.state)[0])[-1]
+    if following.undecided is not None:
+        part = _solve_undecided(cast(Restrictable, problem), turn.solver, turn.key, init, following.undecided, stop)
+        init, inside = np.asarray(part.alpha), [part.counters]
+    remaining = max(int(turn.solver.max_steps) - int(steps_taken(progress)), 0)
+    if following.back is not None:
+        solver = with_max_steps(solver, min(remaining, int(solver.max_steps)))
+    key = jax.random.fold_in(turn.key, 1) if following.draws_anew else turn.key
+    state = progress.state if following.takes_state else None
+    return Turn(solver, key, init[:n], state, following.back, remaining, turn.returns), inside
+
+
+def _solve_undecided(
+    problem: Restrictable, solver: Solver, key: Array, point: np.ndarray, undecided: Any, stop: Interruption
 ) -> Fit:
     """Solve for the samples that screening left undecided; the others keep their values. Not certified."""
-    samples, fixed = remaining
+    samples, fixed = undecided
     part = problem.restrict(jnp.asarray(samples), fixed=fixed)
     inside = drive(part, solver, key, point[samples], stop=stop, options=QUIET)
     whole = fixed.astype(point.dtype)

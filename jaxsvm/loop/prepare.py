@@ -58,7 +58,7 @@ def ready_together(
     result = []
     for problem, solver in zip(problems, solvers, strict=True):
         name, stores = problem.operator, solver.stores(problem)
-        pads = (pad and solver.pads) or isinstance(problem.gram, SpreadGram)
+        pads = (pad and solver.traits.pads) or isinstance(problem.gram, SpreadGram)
         key = (id(getattr(problem, name)), pads, stores)
         if key not in prepared:
             longer = padded(problem) if pads else problem
@@ -84,7 +84,7 @@ def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
         InputError: On weights of another length than n.
     """
     size = problem.n
-    if isinstance(init, Fit) and solver.resumes and np.shape(init.alpha) == (n,):
+    if isinstance(init, Fit) and solver.traits.resumes and np.shape(init.alpha) == (n,):
         if size != n:
             parts = {name: lengthened(getattr(init, name), size, 0) for name in ("alpha", "dual_coef")}
             init = dataclasses.replace(init, **parts)
@@ -102,26 +102,24 @@ def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
 
 
 def with_earlier_steps(problem: Problem, solver: Solver, progress: Progress, init: Any) -> Progress:
-    """Count the steps that an unfinished fit took since its last polish toward the next one.
+    """Count the steps of the fit that this one continues: a fit in pieces hands over where a single one would.
 
-    Without it, a fit in pieces that are each shorter than a polish interval would never be polished. A polish that is
-    due comes at once, with the start's certificate. For a solver without a polish, all its steps that led here count.
+    A finisher needs the steps of an unfinished fit. Of a solver without one, all its own steps that led here count.
     """
     if not isinstance(init, Fit):
         return progress
-    interval = solver.polish_interval(problem)
-    code, steps, bits = _on_host((init.status.code, init.counters.unpolished, init.counters.solvers))
-    if interval is None:
-        return progress._replace(polished=jnp.asarray(-steps * ((bits & bit_of(solver)) > 0), jnp.int32))
-    steps = steps * ((code == Status.MAX_STEPS) | (code == Status.INTERRUPTED))
-    return progress._replace(polished=jnp.asarray(-steps, jnp.int32))
+    code, steps, bits = _on_host((init.status.code, init.counters.alone, init.counters.solvers))
+    if solver.finisher(problem) is None:
+        counts = (bits & bit_of(solver)) > 0
+    else:
+        counts = (code == Status.MAX_STEPS) | (code == Status.INTERRUPTED)
+    return progress._replace(earlier=jnp.asarray(steps * counts, jnp.int32))
 
 
-def with_steps_since_polish(fit: Fit, progress: Progress) -> Fit:
-    """Store the steps since the last polish in a fit, for a fit that continues it."""
-    steps, polished = _on_host((steps_taken(progress), progress.polished))
-    counters = fit.counters._replace(unpolished=jnp.asarray(steps - polished))
-    return dataclasses.replace(fit, counters=counters)
+def with_steps_alone(fit: Fit, progress: Progress) -> Fit:
+    """Store the steps with those of earlier fits in a fit, for a fit that continues it."""
+    steps, earlier = _on_host((steps_taken(progress), progress.earlier))
+    return dataclasses.replace(fit, counters=fit.counters._replace(alone=jnp.asarray(steps + earlier)))
 
 
 def _on_host(values: Any) -> Any:

@@ -38,7 +38,7 @@ class Progress(NamedTuple):
         status: Status code, int32 `()`.
         excess: Running value of the stop rule over its threshold, `()`: at most 1 if the rule seems to hold.
         refreshed: Step of the last certificate, int32 `()`.
-        polished: Step of the last polish, int32 `()`.
+        earlier: Steps of the fits that this one continues, int32 `()`.
         lowest: The lowest certified `R` so far, `()`.
         stalled: Certificates in a row without progress, int32 `()`.
         refuted: Certificates in a row that did not confirm the running value, int32 `()`.
@@ -50,7 +50,7 @@ class Progress(NamedTuple):
     status: Int[Array, ""]
     excess: Float[Array, ""]
     refreshed: Int[Array, ""]
-    polished: Int[Array, ""]
+    earlier: Int[Array, ""]
     lowest: Float[Array, ""]
     stalled: Int[Array, ""]
     refuted: Int[Array, ""]
@@ -59,17 +59,15 @@ class Progress(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Certifying:
-    """How a state is certified. Static: a program that knows that it needs no polish or correction is smaller.
+    """How a state is certified. Static: a program that knows that it needs no correction is smaller.
 
     Attributes:
-        may_polish: Whether to polish the state first if that is due.
         may_correct: Whether to look for a better w beside a dual point whose gap is too large (`BoxForm.beside`).
         by_features: Whether to compute such a w in the space of few features if the solver does not carry one.
         provisional: Whether to certify in the data's precision, without an allowance for rounding, because the caller
             certifies the result again. Products take a third of the time.
     """
 
-    may_polish: bool = True
     may_correct: bool = True
     by_features: bool = True
     provisional: bool = False
@@ -178,24 +176,22 @@ def certificate_due(solver: Solver, progress: Progress) -> Array:
 
 
 def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifying = Certifying()) -> Progress:  # noqa: B008 (frozen)
-    """Recompute what drifts, polish if that is due, certify, keep the better point, and decide.
+    """Recompute what drifts, certify, keep the better point, and decide.
 
     All in twice the precision, unless `how.provisional`.
     """
-    may_polish = how.may_polish and solver.polish_interval(problem) is not None
-    assess = partial(_assessed, how=dataclasses.replace(how, may_polish=may_polish))
+    assess = partial(_assessed, how=how)
     assess = assess if how.provisional else in_double(assess)
-    polishes = polish_due(problem, solver, progress)
     at_cap = steps_taken(progress) >= solver.max_steps
     unconfirmed = _ends_unconfirmed(problem, solver, progress)
     may_end = unconfirmed | at_cap | (progress.stalled + 1 >= solver.patience)
-    state, point, excess, R, sound, indefinite = assess(problem, solver, progress.state, polishes, may_end)
+    state, point, excess, R, sound, indefinite = assess(problem, solver, progress.state, may_end)
     gap, best_gap = point.certificate.relative_gap, progress.best.certificate.relative_gap
     better = sound & (~(gap > best_gap) | (excess <= 1))
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), point, progress.best)
-    if solver.finds_both:
+    if solver.traits.finds_both:
         best = better_answer(point, progress.best, better, problem.kind == "slack")
-    known = (best if solver.finds_both and problem.gram.definite else point).certificate
+    known = (best if solver.traits.finds_both and problem.gram.definite else point).certificate
 
     # Progress is a lower R by more than rounding, or a gap that still shrinks.
     rounding = 4 * jnp.finfo(R.dtype).eps * jnp.abs(R)
@@ -226,7 +222,6 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
         status=status,
         excess=excess,
         refreshed=steps_taken(progress),
-        polished=jnp.where(polishes & may_polish, steps_taken(progress), progress.polished),
         lowest=jnp.where(sound, jnp.minimum(progress.lowest, R), progress.lowest),
         stalled=stalled,
         refuted=jnp.where(progress.excess <= MEASURED.credible_share, progress.refuted + 1, 0),
@@ -256,11 +251,10 @@ def _assessed(
     problem: Problem,
     solver: Solver,
     state: Any,
-    polishes: Array,
     may_end: Array,
     how: Certifying,
 ) -> tuple[Any, ...]:
-    """Recompute the state, polish it if `polishes`, and certify it, in twice the precision unless provisional.
+    """Recompute the state and certify it, in twice the precision unless provisional.
 
     Returns:
         The state, its certified point, the stop rule's excess, the objective, whether all is finite, and whether the
@@ -268,12 +262,6 @@ def _assessed(
     """
     wide = problem if how.provisional else widened(problem)
     fresh = solver.refresh(wide, state)
-
-    def polish(fresh: Any) -> Any:
-        return like(solver.refresh(wide, like(solver.polish(wide, fresh), state)), fresh)
-
-    if how.may_polish:
-        fresh = once(polishes, polish, fresh)
     point, s = solver.dual_point(wide, fresh)
     R = wide.objective(point, s)
     corrects = how.may_correct and not how.provisional and point.ndim == 1 and can_correct(problem, solver)
@@ -301,14 +289,6 @@ def _assessed(
         )
     excess, R = excess.astype(problem.dtype), R.astype(problem.dtype)
     return like(fresh, state), in_dtype(certified, problem.dtype), excess, R, sound, indefinite
-
-
-def polish_due(problem: Problem, solver: Solver, progress: Progress) -> Array:
-    """Return whether the steps since the last polish cost as much as a polish."""
-    interval = solver.polish_interval(problem)
-    if interval is None:
-        return jnp.asarray(False)
-    return steps_taken(progress) - progress.polished >= interval
 
 
 def _ends_unconfirmed(problem: Problem, solver: Solver, progress: Progress) -> Array:

@@ -81,7 +81,7 @@ class Neighbour:
 
     def __init__(self, solver: Solver, key: Array, reduction: Reduction | None, stop: Interruption | None) -> None:
         self.solver, self.key, self.stop = solver, key, stop
-        self.reduction = reduction if solver.takes_start or isinstance(reduction, Safe) else None
+        self.reduction = reduction if solver.traits.takes_start or isinstance(reduction, Safe) else None
         self.before: tuple[Restrictable, Fit] | None = None
 
     def __call__(self, problem: Restrictable) -> Fit:
@@ -117,7 +117,7 @@ class Neighbour:
         own = new.bounded and not np.array_equal(w, a)  # of a w of its own
         points = np.stack([w, a]) if own else w
         fitted = _extended(new, self.solver, kept.fixed, samples, points, inside.counters)
-        if int(fitted.status) != Status.CONVERGED and not self.solver.takes_start:
+        if int(fitted.status) != Status.CONVERGED and not self.solver.traits.takes_start:
             self.reduction = None  # rounding grows with C, and the attempt is lost
         return fitted
 

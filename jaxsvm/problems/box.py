@@ -343,7 +343,7 @@ def one_class_problem(gram: Gram, nu: ArrayLike = 0.5, *, sample_weight: ArrayLi
         raise InputError(f"nu is {nu}: one number in (0, 1] is needed.")
     weight, usable = arguments.checked_weights(sample_weight, gram.n, arguments.vector_dtype(gram))
     weight = filled(gram.diag(), 1) if weight is None else weight
-    problem = box_problem(gram, jnp.zeros_like(weight), weight, c=1.0, e=nu * weight.sum())
+    problem = box_problem(gram, jnp.zeros_like(weight), weight, c=1.0, e=jnp.asarray(nu) * weight.sum())
     return problem if is_concrete(usable) else dataclasses.replace(problem, feasible=problem.feasible & usable)
 
 

@@ -126,13 +126,6 @@ class SlackProblem(OfSamples):
             return water_level_with_bias(c, self.y, self.volume, weight=self.weights, method=method)
         return water_level(c, self.volume, weight=self.weights, method=method or "newton")
 
-    def without_w(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Return the level of w = 0, rounded down, and its bias in units of it: a free one is the larger class's."""
-        sides = [jnp.where(self.y * sign > 0, self.weights, 0).sum() for sign in (1, -1)]
-        narrowest = 2 * jnp.minimum(*sides) if self.free_bias else self.weights.sum()
-        level = self.volume / narrowest * (1 - 4 * rounding(self.n, self.dtype))
-        return level, jnp.sign(sides[0] - sides[1]) * self.free_bias
-
     def feasible_point(self, p: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return p clipped at 0 and scaled onto the simplex; with a free bias, half of the mass in each class."""
         p = jnp.where(self.present, jnp.maximum(p, 0), 0)

@@ -54,7 +54,7 @@ class Answer(NamedTuple):
         return Fit(**self._asdict(), status=StatusCode(code), counters=counters)
 
 
-BIT_OF_OTHERS = 16
+BIT_OF_OTHERS = 17
 """The bit in `Counters.solvers` of solver classes without a name there, such as a user's own."""
 _NAMES: dict[int, str] = {}
 
@@ -103,8 +103,8 @@ class Counters(NamedTuple):
         toward: Steps toward a vertex (pair steps count here), int32 `()`.
         away: Steps away from a vertex, int32 `()`.
         drops: Steps that set a weight to exactly 0, int32 `()`.
-        unpolished: Steps since the last polish, including those of the fits that this one continued, int32 `()`. They
-            count toward the next polish of a fit that continues this one (`init=`).
+        alone: Steps since another solver last finished for this one, with those of the fits that this one continued,
+            int32 `()`. They count toward the next time in a fit that continues this one (`init=`).
         evaluations: Kernel evaluations requested, in two limbs `(high, low)` of 2**20, int32 `(2,)`; read them with
             `total` or `Fit.kernel_evaluations`.
         solvers: One bit for each solver that took steps, int32 `()`; read it with `Fit.solvers`.
@@ -114,7 +114,7 @@ class Counters(NamedTuple):
     toward: Int[Array, "..."]
     away: Int[Array, "..."]
     drops: Int[Array, "..."]
-    unpolished: Int[Array, "..."]
+    alone: Int[Array, "..."]
     evaluations: Int[Array, "... 2"]
     solvers: Int[Array, "..."]
 
@@ -130,11 +130,11 @@ class Counters(NamedTuple):
         return Counters(nothing, nothing, nothing, nothing, nothing, jnp.zeros((2,), jnp.int32), nothing)
 
     def plus(self, later: "Counters") -> "Counters":
-        """Add, on the host, the counters of later steps; `unpolished` is taken from them."""
+        """Add, on the host, the counters of later steps; `alone` is taken from them."""
         first, second = (jax.tree.map(np.asarray, counters) for counters in (self, later))
         return jax.tree.map(lambda a, b: jnp.asarray(a + b), first, second)._replace(
             evaluations=jnp.asarray(limbs_of(first.total + second.total)),
-            unpolished=later.unpolished,
+            alone=later.alone,
             solvers=jnp.asarray(first.solvers | second.solvers),
         )
 

@@ -4,7 +4,8 @@ Write a solver as a frozen dataclass that derives from `Solver`, register it as 
 not traced as static. Add a line to `SOLVERS` in `tests/test_contract.py` to have it tested.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -13,7 +14,6 @@ from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.results.fit import Certificate, Counters, counted_by_name
 from jaxsvm.runtime.arrays import Number
-from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.measured import MEASURED
 
 if TYPE_CHECKING:
@@ -37,6 +37,63 @@ def is_negative(curvature: Array, scale: Any) -> Bool[Array, ""]:
     return curvature < -MEASURED.curvature_roundings * jnp.finfo(curvature.dtype).eps * scale
 
 
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What drivers and wrappers may do with a solver.
+
+    Attributes:
+        pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.problems.padding`). Set it where
+            absent samples cost little and random draws do not depend on n.
+        long_steps: Whether a step passes over all samples, so that on a CPU lanes gain nothing side by side.
+        large_state: Whether the state is large (kernel rows, say): the host driver then passes it on without a copy.
+            `init` must then create every array of the state: none may be an argument as it came.
+        takes_start: Whether `init` uses the start that it is given. Paths leave out what a rule proves even if not.
+        resumes: Whether `init` takes a `Resumed`, all that is known of a fit, instead of weights. Set it where step
+            sizes or their order depend on the number of steps so far, or where w is not made of the dual point.
+        carries_sums: Whether every step keeps the products of its `dual_point` as exact as rounding permits.
+        knows_origin: Whether `init` also takes an `Origin`, and compiles faster with it.
+        finds_both: Whether w and dual variables are found apart: then the best of each are kept, and starts have both.
+        has_place: Whether points lie on the simplex and the solver has `place`: `polished` needs it.
+        searches_vertices: Whether the solver has `wants_vertex` and `at`: `sampled` needs them.
+    """
+
+    pads: bool = False
+    long_steps: bool = True
+    large_state: bool = False
+    takes_start: bool = True
+    resumes: bool = False
+    carries_sums: bool = False
+    knows_origin: bool = False
+    finds_both: bool = False
+    has_place: bool = False
+    searches_vertices: bool = False
+
+
+class HandOver(NamedTuple):
+    """How a fit goes on from the point at which its solver leaves it; host drivers only.
+
+    Attributes:
+        solver: The solver that goes on.
+        back: The solver that follows if that one ends without a proof; None for none.
+        undecided: Samples to be solved for first, and the values of all others `(n,)`; None if all are undecided.
+        takes_state: Whether the solver takes over the state too.
+        draws_anew: Whether the solver needs a new random key.
+    """
+
+    solver: "Solver[Any]"
+    back: "Solver[Any] | None" = None
+    undecided: tuple[Any, Any] | None = None
+    takes_state: bool = False
+    draws_anew: bool = False
+
+
+class Finisher(NamedTuple):
+    """A solver that ends fits whose steps crawl, and the number of such steps that cost as much as it does."""
+
+    solver: "Solver[Any]"
+    after: int
+
+
 class Solver(Generic[P]):
     """A solver's configuration. Implement `init`, `step`, `refresh` and `dual_point`; all else has a default.
 
@@ -58,21 +115,9 @@ class Solver(Generic[P]):
         unroll: Steps per turn of the inner loop. 2 saves a twentieth of a light step, 5 saves no more than that, and
             each copy of the step takes 0.1 s to compile; use 1 for heavy steps.
         patience: Certificates in a row without progress after which a fit is STALLED.
-        pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.problems.padding`). Set it where
-            absent samples cost little and random draws do not depend on n.
-        long_steps: Whether a step passes over all samples, so that on a CPU lanes gain nothing side by side.
-        large_state: Whether the state is large (kernel rows, say): the host driver then passes it on without a copy.
-            `init` must then create every array of the state: none may be an argument as it came.
-        takes_start: Whether `init` uses the start that it is given. Paths leave out what a rule proves even if not.
-        resumes: Whether `init` takes a `Resumed`, all that is known of a fit, instead of weights. Set it where step
-            sizes or their order depend on the number of steps so far, or where w is not made of the dual point.
-        carries_sums: Whether every step keeps the products of its `dual_point` as exact as rounding permits.
-        knows_origin: Whether `init` also takes an `Origin`, and compiles faster with it.
+        traits: What drivers may do with it (`Traits`).
         final_check: "full", or "none" if the running excess may end a fit that no certificate confirms.
         rows: Rows of a dual point: 2 where w is not made of the dual variables.
-        finds_both: Whether w and dual variables are found apart: then the best of each are kept, and starts have both.
-        has_place: Whether points lie on the simplex and the solver has `place`: `polished` needs it.
-        searches_vertices: Whether the solver has `wants_vertex` and `at`: `sampled` needs them.
         inside: The inner solver of a wrapper; None if there is none.
         bit: Its place in `Counters.solvers`, by which `Fit.solvers` names it, if given: unique, below `BIT_OF_OTHERS`.
     """
@@ -86,18 +131,9 @@ class Solver(Generic[P]):
     stop: str = CERTIFIED_GAP
     unroll: int = 2
     patience: int = 3
-    pads: bool = False
-    long_steps: bool = True
-    large_state: bool = False
-    takes_start: bool = True
-    resumes: bool = False
-    carries_sums: bool = False
-    knows_origin: bool = False
+    traits: Traits = Traits()
     final_check: str = "full"
     rows: int = 1
-    finds_both: bool = False
-    has_place: bool = False
-    searches_vertices: bool = False
     bit: ClassVar[int]
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -160,16 +196,20 @@ class Solver(Generic[P]):
         """Return whether the state has no room for another sample, `()`: a fit without progress then ends as FULL."""
         return False
 
-    def grown(self, problem: P, state: Any) -> "Solver | None":
-        """Return a configuration with more room, to continue at the certified point, or None; host drivers only."""
+    def finisher(self, problem: P) -> Finisher | None:
+        """Return the solver that ends fits on which steps crawl, such as Newton, and when it pays; None for none."""
 
-    def left(self, problem: P, state: Any) -> tuple[Any, Any] | None:
-        """Return the samples to continue with and the values of the others, `(n,)`, or None; host drivers only."""
+    def hands_over(self, problem: P, state: Any, steps: float) -> HandOver | None:
+        """Return how a fit goes on without further steps of this solver, or None; called by host drivers only.
 
-    @property
-    def whole(self) -> "Solver":
-        """Return the solver that continues on all samples after a fit on those of `left`."""
-        return self
+        Args:
+            problem: The problem.
+            state: A concrete state.
+            steps: The solver's steps so far, with those of the fits that this one continues, since a finisher came
+                back; halved for each time that one did.
+        """
+        finisher = self.finisher(problem)
+        return None if finisher is None or steps < finisher.after else HandOver(finisher.solver, back=self)
 
     # What comes in pairs: the first method says whether the solver has the others.
 
@@ -184,42 +224,16 @@ class Solver(Generic[P]):
         """Return w in the space of the features, `(d,)`, the constant's weight last."""
         raise NotImplementedError
 
-    def polish_interval(self, problem: P) -> int | None:
-        """Return the number of steps after which a polish pays; None if the solver has none.
-
-        The host driver calls the pieces `polish_begin`, `polish_step` and `polish_end`, which a solver with a polish
-        has. Traced fits polish only where this is 0, at every certificate: a polish is a second solver.
-        """
-        return None
-
-    def polish(self, problem: P, state: Any) -> Any:
-        """Run all pieces of a polish at once; return a better state than the given one, which was just refreshed."""
-        carry = self.polish_begin(problem, state)
-        carry = while_loop(lambda carry: carry.going, lambda carry: self.polish_step(problem, carry), carry)
-        return self.polish_end(problem, state, carry)
-
-    def polish_begin(self, problem: P, state: Any) -> Any:
-        """Return the first carry of a polish in pieces, with `going`: whether more pieces follow."""
-        raise NotImplementedError
-
-    def polish_step(self, problem: P, carry: Any) -> Any:
-        """Return the carry after another piece."""
-        raise NotImplementedError
-
-    def polish_end(self, problem: P, state: Any, carry: Any) -> Any:
-        """Return the state at the end of the polish that began at `state`."""
-        raise NotImplementedError
-
     def place(self, problem: P, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
-        """Return the state moved to a point `alpha` of the simplex with products `s`; needed if `has_place`."""
+        """Return the state moved to a point `alpha` of the simplex with products `s`, if it `has_place`."""
         raise NotImplementedError
 
     def wants_vertex(self, problem: P, state: Any) -> Bool[Array, ""]:
-        """Return whether the next step searches all samples for a vertex; needed if `searches_vertices`."""
+        """Return whether the next step searches all samples for a vertex; needed if it `searches_vertices`."""
         raise NotImplementedError
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
-        """Return a state at a point `alpha` of the simplex with products `s`; needed if `searches_vertices`."""
+        """Return a state at a point `alpha` of the simplex with products `s`, if it `searches_vertices`."""
         raise NotImplementedError
 
 
@@ -248,3 +262,10 @@ def stop_excess(
         return G / (tol * jnp.abs(R))
     # Not a ratio of radii: in float32 that is a single ulp wide (docs/mathematics.md, Steps on the simplex).
     return G / ((2 * tol + tol**2) * (cast(SimplexForm, problem).diameter_squared - R))
+
+
+def with_max_steps(solver: Solver[Any], most: int) -> Solver[Any]:
+    """Return the solver with another cap on its steps; of a wrapper, with that of the solver inside."""
+    if solver.inside is None or any(field.name == "max_steps" for field in dataclasses.fields(solver)):
+        return dataclasses.replace(solver, max_steps=most)
+    return dataclasses.replace(solver, solver=with_max_steps(solver.inside, most))

@@ -64,7 +64,7 @@ class Resumed(NamedTuple):
         counters = jax.tree.map(xp.asarray, fit.counters)
         own = (counters.solvers & bit_of(solver)) > 0
         share = counters.toward / xp.maximum(counters.steps, 1)
-        taken = [xp.where(own, steps, xp.inf) for steps in (counters.unpolished, share * counters.unpolished)]
+        taken = [xp.where(own, steps, xp.inf) for steps in (counters.alone, share * counters.alone)]
         steps, toward = (jnp.asarray(count, y.dtype) for count in taken)
         return cls(y * jnp.asarray(fit.dual_coef, y.dtype), jnp.asarray(fit.alpha, y.dtype), steps, toward)
 

@@ -220,7 +220,7 @@ def _counters(points: list[Point], solver: CoarseToFine) -> Counters:
     none = on_device(np.zeros(len(points), np.int32))
     limbs = on_device(limbs_of([point.evaluations for point in points]))
     kind = on_device(np.full(len(points), bit_of(solver), np.int32))
-    return Counters(steps, steps, away=none, drops=none, unpolished=none, evaluations=limbs, solvers=kind)
+    return Counters(steps, steps, away=none, drops=none, alone=none, evaluations=limbs, solvers=kind)
 
 
 @Program

@@ -17,7 +17,7 @@ from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.solvers.around.wrapper import HoldingWrapper
 from jaxsvm.solvers.box.barrier_systems import barrier_system, few_features
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import HandOver, Solver, Traits
 from jaxsvm.solvers.start import Origin, StartLike, resumed
 from jaxsvm.solvers.validation import require_solves
 
@@ -63,12 +63,14 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
     tol: Number = 1e-4
     max_steps: Count = 10_000_000
 
-    takes_start = True
-    resumes = True
-    knows_origin = False
     rows = 2
     patience = 30  # not every C is nearer to the wanted value
     carries_weights = Solver.carries_weights
+
+    @property
+    def traits(self) -> Traits:
+        """Return the inner solver's, as far as they hold for a search."""
+        return dataclasses.replace(super().traits, takes_start=True, resumes=True, knows_origin=False)
 
     def problem_inside(self, problem: SlackProblem, state: "State") -> BoxProblem:
         """Return the hinge problem at C."""
@@ -82,9 +84,12 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
     def init(self, problem: SlackProblem, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Start at w = 0 and a C of the data's scale; or at the p of another fit and the C that belongs to it."""
         zeros, unit = jnp.zeros((problem.n,), problem.dtype), jnp.ones((), problem.dtype)
-        C, p, a = 1 / _unit(problem), problem.feasible_point(zeros), Origin() if self.solver.knows_origin else None
-        # Of this p the first refresh computes the bound: it is at least what is said here, and proves w = 0.
-        reached = Reached(zeros, zeros, p, zeros, problem.volume * problem.highest(p))
+        C, p, a = (
+            1 / _unit(problem),
+            problem.feasible_point(zeros),
+            Origin() if self.solver.traits.knows_origin else None,
+        )
+        reached = Reached(zeros, zeros, p, zeros, jnp.inf * unit)
         if init is not None:
             given = resumed(problem, init)
             w = jnp.where(problem.present, given.w, 0)
@@ -159,9 +164,10 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         """Return the hinge solver with the tolerance that the search needs now."""
         return dataclasses.replace(self.solver, tol=self.tol * state.search.share)
 
-    def polish_interval(self, problem: SlackProblem) -> int | None:
-        """Return the steps after which the solver's polish pays; None if it has none."""
-        return self.solver.polish_interval(problem.hinge(1.0))
+    def hands_over(self, problem: SlackProblem, state: "State", steps: float) -> HandOver | None:
+        """Return the search with the solver that goes on with the hinge problem."""
+        inner = self.solver.hands_over(*self._given(problem, state), steps)
+        return inner and HandOver(dataclasses.replace(self, solver=inner.solver))
 
 
 class End(NamedTuple):

@@ -19,8 +19,8 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import checked, require_whole
 from jaxsvm.runtime.loops import cond, while_loop
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
-from jaxsvm.solvers.contract import NEVER, Solver
-from jaxsvm.solvers.simplex.frank_wolfe import simplex_point
+from jaxsvm.solvers.contract import NEVER, HandOver, Solver, Traits, with_max_steps
+from jaxsvm.solvers.simplex.simplex_solver import simplex_point
 from jaxsvm.solvers.start import StartLike
 
 
@@ -52,7 +52,7 @@ def sampled(
     if final_check not in ("full", "none"):
         raise InputError(f'final_check is {final_check!r}: "full" or "none" is needed.')
     require_inner(Sampled, solver)
-    if not solver.searches_vertices:
+    if not solver.traits.searches_vertices:
         raise InputError(
             f"solver is {described(solver)}: sampled() goes around a solver that searches vertices, FrankWolfe or "
             "CoreVectorMachine."
@@ -89,16 +89,16 @@ class Sampled(HoldingWrapper[SimplexForm]):
 
     layer = 1
     made_by = "sampled"
-    has_place = True
     refresh_every = NEVER  # sampling avoids full products
-    pads = False  # draws depend on n
+
+    @property
+    def traits(self) -> Traits:
+        """Return the inner solver's, but for padding, since draws depend on n; points have a place."""
+        return dataclasses.replace(super().traits, pads=False, has_place=True)
 
     def stores(self, problem: SimplexForm) -> bool:
         """Return False: steps need few of the kernel values."""
         return False
-
-    def polish_interval(self, problem: SimplexForm) -> None:
-        """Return None: the solver's polish would treat the buffer as the problem."""
 
     def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> "SampledState":
         """Start the inner solver, and put its point into a buffer."""
@@ -178,13 +178,12 @@ class Sampled(HoldingWrapper[SimplexForm]):
         size = self._size(problem)
         return every(state.inner.alpha[:size] > 0) if size < problem.n else jnp.asarray(False)
 
-    def grown(self, problem: SimplexForm, state: "SampledState") -> "Sampled | None":
-        """Return this configuration with a larger buffer if it is full, and the remaining steps; on the host."""
+    def hands_over(self, problem: SimplexForm, state: "SampledState", steps: float) -> HandOver | None:
+        """Return this solver with a larger buffer if it is full, and the remaining steps."""
         if self.capacity is not None or not bool(state.was_full):
             return None
-        steps = int(self.solver.max_steps) - int(state.counters.steps)
-        inner = dataclasses.replace(self.solver, max_steps=max(steps, 0))
-        return dataclasses.replace(self, solver=inner, places=4 * self.places)
+        inner = with_max_steps(self.solver, max(int(self.solver.max_steps) - int(state.counters.steps), 0))
+        return HandOver(dataclasses.replace(self, solver=inner, places=4 * self.places), draws_anew=True)
 
     def _size(self, problem: SimplexForm) -> int:
         return min(problem.n, self.places if self.capacity is None else self.capacity)

@@ -19,7 +19,7 @@ from jaxsvm.runtime.loops import once
 from jaxsvm.screening.reference import reference_fit, require_screenable
 from jaxsvm.screening.rules import Rule, gap_safe
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import HandOver, Solver
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike
 
@@ -139,13 +139,8 @@ class Screened(HoldingWrapper[Restrictable]):
         inner = self.solver.init(_without(problem, inactive), key, point)
         return state._replace(inner=like(self.solver.counted(inner, state.counters), state.inner), inactive=inactive)
 
-    @property
-    def whole(self) -> Solver:
-        """Return the solver that continues on all samples."""
-        return self.solver.whole
-
-    def left(self, problem: Restrictable, state: "State") -> tuple[np.ndarray, Any] | None:
-        """Return undecided samples and the values of the others, if they make a much smaller problem; on the host."""
+    def hands_over(self, problem: Restrictable, state: "State", steps: float) -> HandOver | None:
+        """Return the solver without the rule, after a fit of undecided samples if they make a much smaller problem."""
         inactive, at_bound = (np.asarray(mask) for mask in state.known)
         present = np.asarray(problem.present)
         # In float32 the products of samples at their bounds would drown the rest: these stay in the problem.
@@ -153,8 +148,9 @@ class Screened(HoldingWrapper[Restrictable]):
         kept = present & ~(inactive | at_bound)
         size = class_of(kept.sum(), problem.n)
         if size > MEASURED.worthwhile_share * problem.n:
-            return None
-        return filled(kept, present, size), np.where(at_bound, np.asarray(problem.upper), 0)
+            return super().hands_over(problem, state, steps)
+        values = np.where(at_bound, np.asarray(problem.upper), 0)
+        return HandOver(self.solver, undecided=(filled(kept, present, size), values))
 
 
 class Known(NamedTuple):

@@ -9,12 +9,12 @@ Wrappers nest in a fixed order, each at most once, from the inside: sampled, pol
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from jaxsvm.errors import InputError
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Counters
-from jaxsvm.solvers.contract import P, Solver
+from jaxsvm.solvers.contract import HandOver, P, Solver, Traits
 
 
 class _Inner:
@@ -85,20 +85,15 @@ class Wrapper(Solver[P]):
     stop = _inner()
     unroll = _inner()
     patience = _inner()
-    pads = _inner()
-    long_steps = _inner()
-    large_state = _inner()
-    takes_start = _inner()
-    resumes = _inner()
-    knows_origin = _inner()
     final_check = _inner()
     check_every = _inner()
     refresh_every = _inner()
     rows = _inner()
-    finds_both = _inner()
-    has_place = False
-    searches_vertices = False
-    carries_sums = False  # inner products may be those of a part of the samples
+
+    @property
+    def traits(self) -> Traits:
+        """Return the inner solver's: without `place` and vertices, and its products may be those of some samples."""
+        return dataclasses.replace(self.solver.traits, has_place=False, searches_vertices=False, carries_sums=False)
 
     @property
     def inside(self) -> Solver:
@@ -131,31 +126,23 @@ class Wrapper(Solver[P]):
     running_excess = _passed("running_excess")
     feature_weights = _passed("feature_weights")
     full = _passed("full")
-    left = _passed("left")
-    polish = Solver.polish  # of the wrapper's own pieces
-    polish_begin = _passed("polish_begin")
-    polish_end = _moving("polish_end")
     place = _moving("place")
     wants_vertex = _passed("wants_vertex")
     stores = _forwarded("stores")
     carries_weights = _forwarded("carries_weights")
-    polish_interval = _forwarded("polish_interval")
-    polish_step = _forwarded("polish_step")
+    finisher = _forwarded("finisher")
     at = _forwarded("at")
 
     def counted(self, state: Any, counters: Counters) -> Any:
         """Return the state with other counters."""
         return self.with_inside(state, self.solver.counted(self.state_inside(state), counters))
 
-    def grown(self, problem: P, state: Any) -> Solver | None:
-        """Return the same wrapper of the inner solver with more room; None if it has enough."""
-        inner = self.solver.grown(*self._given(problem, state))
-        return None if inner is None else dataclasses.replace(self, solver=inner)
-
-    @property
-    def whole(self) -> Solver:
-        """Return the same wrapper of the solver that continues on all samples."""
-        return dataclasses.replace(self, solver=self.solver.whole)
+    def hands_over(self, problem: P, state: Any, steps: float) -> HandOver | None:
+        """Return how the inner solver's fit goes on: a finisher without the wrapper, to which it comes back."""
+        inner = self.solver_at(state).hands_over(*self._given(problem, state), steps)
+        if inner is None or inner.back is not None:
+            return inner and inner._replace(back=self)
+        return inner._replace(solver=dataclasses.replace(self, solver=inner.solver))
 
 
 class HoldingWrapper(Wrapper[P]):
@@ -168,29 +155,6 @@ class HoldingWrapper(Wrapper[P]):
     def with_inside(self, state: Any, inner: Any) -> Any:
         """Return the state with another inner state."""
         return state._replace(inner=inner)
-
-    def polish_begin(self, problem: P, state: Any) -> "Polishing":
-        """Begin a polish of the inner state."""
-        carry = self.solver_at(state).polish_begin(*self._given(problem, state))
-        return Polishing(carry, self.with_inside(state, None))
-
-    def polish_step(self, problem: P, carry: "Polishing") -> "Polishing":
-        """Take the next piece."""
-        inside = self.problem_inside(problem, carry.at)
-        return carry._replace(carry=self.solver_at(carry.at).polish_step(inside, carry.carry))
-
-    def polish_end(self, problem: P, state: Any, carry: "Polishing") -> Any:
-        """Return the state at the end of the polish that began at `state`."""
-        return super().polish_end(problem, state, carry.carry)
-
-
-class Polishing(NamedTuple):
-    """A polish of an inner solver: its carry, and the wrapper's state without the inner one."""
-
-    carry: Any
-    at: Any
-
-    going = property(lambda self: self.carry.going)
 
 
 def require_inner(wrapper: type[Wrapper], solver: Any) -> None:

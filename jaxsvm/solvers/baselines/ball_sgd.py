@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.stochastic.iterates import Rule
-from jaxsvm.solvers.stochastic.subgradient import Stochastic, require_options
+from jaxsvm.solvers.stochastic.pegasos import Stochastic, require_options
 from jaxsvm.solvers.stochastic.transforms import project_onto_ball
 
 

@@ -18,7 +18,7 @@ from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.loops import cond
 from jaxsvm.solvers.box.dual_coordinate_ascent import ORDERS, Visits
-from jaxsvm.solvers.contract import NEVER, Solver
+from jaxsvm.solvers.contract import NEVER, Solver, Traits
 from jaxsvm.solvers.start import Resumed, StartLike, key_after, steps_of, weights_of
 
 OUTPUTS = ("last", "average", "random")
@@ -53,7 +53,7 @@ class Perceptron(Solver[BoxForm]):
 
     bit = 7
     solves = ("box",)
-    long_steps = False
+    traits = Traits(long_steps=False, resumes=True)
     rows = 2
 
     steps: Count
@@ -63,7 +63,6 @@ class Perceptron(Solver[BoxForm]):
     tol: Number = 1e-3
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
 
-    resumes = True
     refresh_every = NEVER
     patience = NEVER
 

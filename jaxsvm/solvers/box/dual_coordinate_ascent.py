@@ -15,7 +15,7 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
 from jaxsvm.runtime.loops import cond, once
-from jaxsvm.solvers.contract import NEVER, Solver, is_negative
+from jaxsvm.solvers.contract import NEVER, Solver, Traits, is_negative
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, box_start, key_after
 
@@ -55,8 +55,7 @@ class SDCA(Solver[BoxForm]):
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
-    resumes = True
-    knows_origin = True
+    traits = Traits(resumes=True, knows_origin=True)
     patience = NEVER  # chunks gain unevenly: a gap may rest for a while and shrink again
 
     def __post_init__(self) -> None:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
-from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
 from jaxsvm.problems.forms import BoxForm
@@ -21,7 +21,7 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.solvers.box.barrier_systems import Solve, affordable, barrier_system, few_features
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike
 
@@ -58,7 +58,7 @@ class InteriorPoint(Solver[BoxForm]):
     check_every = 1
     refresh_every = 10  # a certificate costs less than a system, and is more exact than the products
     unroll = 1
-    takes_start = False
+    traits = Traits(takes_start=False)
 
     def stores(self, problem: BoxForm) -> bool:
         """Return whether the systems are not solved in the space of few features."""
@@ -150,39 +150,12 @@ class Iterate(NamedTuple):
     v: Float[Array, " p"]
 
 
-def polish_steps(problem: BoxForm) -> int | None:
+def steps_worth(problem: BoxForm) -> int | None:
     """Return about how many pair steps cost as much as a solve with its compilation; None if it is not affordable."""
     if not affordable(problem):
         return None
     features = few_features(problem)
     return max(50_000, problem.n**3 // 20_000) if features is None else max(20_000, 20 * features.shape[1])
-
-
-class Going(NamedTuple):
-    """Carry of a solve in pieces: the iterate, its products over the objective, rounds, whether to continue."""
-
-    x: Iterate
-    left: Float[Array, ""]
-    rounds: Int[Array, ""]
-    going: Bool[Array, ""]
-
-
-def begin(problem: BoxForm) -> Going:
-    """Return the carry before the first piece of a solve of an `affordable` problem."""
-    unknown = jnp.asarray(jnp.inf, problem.dtype)
-    return Going(first_iterate(problem), unknown, jnp.zeros((), jnp.int32), jnp.asarray(True))
-
-
-def further(problem: BoxForm, at: Going, tol: Any) -> Going:
-    """Solve the next system; at most 60."""
-    x, left = advance(problem, at.x)
-    rounds, moved = at.rounds + 1, some(x.a != at.x.a)
-    return Going(x, left, rounds, (rounds < 60) & (left > tol) & moved)
-
-
-def end(problem: BoxForm, at: Going) -> Float[Array, " n"]:
-    """Return the feasible point of the iterate."""
-    return problem.on_equality(at_bounds(problem, at.x))
 
 
 def first_iterate(problem: BoxForm) -> Iterate:

@@ -14,8 +14,8 @@ from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.solvers.box import interior_point
-from jaxsvm.solvers.contract import Solver, is_negative
+from jaxsvm.solvers.box.interior_point import InteriorPoint, steps_worth
+from jaxsvm.solvers.contract import Finisher, Solver, Traits, is_negative
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, box_start
 from jaxsvm.solvers.working_set.members import ends, sides
@@ -50,8 +50,7 @@ class SMO(Solver[BoxForm]):
 
     bit = 4
     solves = ("box",)
-    pads = True
-    carries_sums = True
+    traits = Traits(pads=True, carries_sums=True, knows_origin=True)
 
     tol: Number = 1e-4
     variables: int = dataclasses.field(default=2, metadata={"static": True})
@@ -59,7 +58,6 @@ class SMO(Solver[BoxForm]):
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
-    knows_origin = True
     patience = 20  # the gap of pair steps goes up and down: in float32 it may rest for three certificates
 
     def __post_init__(self) -> None:
@@ -86,27 +84,10 @@ class SMO(Solver[BoxForm]):
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
-    def polish_interval(self, problem: BoxForm) -> int | None:
-        """Return the steps after which an interior point method pays (`interior_point`); None if it cannot run."""
-        return interior_point.polish_steps(problem)
-
-    def polish_begin(self, problem: BoxForm, state: "State") -> interior_point.Going:
-        """Begin a polish by interior points."""
-        return interior_point.begin(problem)
-
-    def polish_step(self, problem: BoxForm, carry: interior_point.Going) -> interior_point.Going:
-        """Take the next piece."""
-        return interior_point.further(problem, carry, jnp.maximum(0.01 * self.tol, 4 * jnp.finfo(problem.dtype).eps))
-
-    def polish_end(self, problem: BoxForm, state: "State", carry: interior_point.Going) -> "State":
-        """Return the state at the end of the polish, if that is better than `state`."""
-        a = interior_point.end(problem, carry)
-        s = problem.matvec(a)
-        R = problem.objective(a, s)
-        better = R < state.R
-        return state._replace(
-            a=jnp.where(better, a, state.a), s=jnp.where(better, s, state.s), R=jnp.where(better, R, state.R)
-        )
+    def finisher(self, problem: BoxForm) -> Finisher | None:
+        """Return interior points, where they are affordable; pair steps crawl on ill-conditioned problems."""
+        after = steps_worth(problem)
+        return None if after is None else Finisher(InteriorPoint(tol=self.tol), after)
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
         """Return the relative gap over `tol`, at the bias of the violating pair, which needs no sorting."""

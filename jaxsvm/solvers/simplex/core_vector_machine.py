@@ -11,8 +11,8 @@ from jaxsvm.numerics import selection
 from jaxsvm.problems.forms import SimplexForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.solvers.simplex.frank_wolfe import SimplexSolver, pair_step
-from jaxsvm.solvers.start import StartLike, start
+from jaxsvm.solvers.simplex.frank_wolfe import pair_step
+from jaxsvm.solvers.simplex.simplex_solver import SimplexSolver
 
 
 @jax.tree_util.register_dataclass
@@ -58,10 +58,6 @@ class CoreVectorMachine(SimplexSolver):
     draw: int = dataclasses.field(default=20, metadata={"static": True})
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
-
-    def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
-        """Return a state whose core is the support of the start point."""
-        return self.at(*start(problem, key, self.start, self.draw, init))
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
         """Return the state at a point `alpha` with `s = Kt alpha`."""

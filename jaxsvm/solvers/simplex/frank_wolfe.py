@@ -8,36 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.products import sums
 from jaxsvm.problems.forms import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
-from jaxsvm.solvers import polish
-from jaxsvm.solvers.contract import SIMPLEX, Solver, is_negative
-from jaxsvm.solvers.start import StartLike, start
+from jaxsvm.solvers.contract import Finisher, Traits, is_negative
+from jaxsvm.solvers.simplex.conjugate_gradients import finisher_of
+from jaxsvm.solvers.simplex.simplex_solver import SimplexSolver
 
 VARIANTS = ("classic", "away", "pairwise", "smo")
-
-
-class SimplexSolver(Solver[SimplexForm]):
-    """A solver whose state is a point `alpha` of the simplex, with `s = Kt alpha` and `R = alpha . s`."""
-
-    solves = SIMPLEX
-    has_place = True
-    searches_vertices = True
-
-    def refresh(self, problem: SimplexForm, state: Any) -> Any:
-        """Put alpha back on the simplex, and recompute `s` and `R`, which drift by rounding."""
-        return state._replace(**simplex_point(problem, state.alpha, state.R))
-
-    def place(self, problem: SimplexForm, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
-        """Return the state moved to a point `alpha` with `s = Kt alpha`."""
-        return state._replace(alpha=alpha, s=s, R=alpha @ s)
-
-    def dual_point(self, problem: SimplexForm, state: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Return the coefficients of a fit, `alpha` times the scale of the last refresh, and their `s`."""
-        return state.scale * state.alpha, state.scale * state.s
 
 
 @jax.tree_util.register_dataclass
@@ -69,17 +48,15 @@ class FrankWolfe(SimplexSolver):
         check_every: Steps in a chunk, between tests of the running stop rule; static.
         refresh_every: Maximum number of steps between recomputations of `s`; None: 4,000, or n if larger. (In float32
             the running gap of steps that rescale drifts sooner; nothing is decided by it.) Static.
-        polish_products: "smo" only: matrix-vector products of a polish (`jaxsvm.solvers.polish`). The driver polishes
-            once the pair steps have taken as long: easy problems end before, ill-conditioned ones end by it. 0: no
-            polish; static.
+        polish_products: "smo" only: matrix-vector products of a polish (`conjugate_gradients.py`), by which `fit`
+            goes on outside `jit` once the pair steps have taken as long. 0: none; static.
 
     Raises:
         InputError: On an unknown variant or start; when a problem with a free bias is solved.
     """
 
     bit = 0
-    pads = True
-    carries_sums = True
+    traits = Traits(pads=True, carries_sums=True, has_place=True, searches_vertices=True)
 
     variant: str = dataclasses.field(default="smo", metadata={"static": True})
     tol: Number = 1e-4
@@ -93,10 +70,6 @@ class FrankWolfe(SimplexSolver):
 
     def __post_init__(self) -> None:
         require_one_of("variant", self.variant, VARIANTS)
-
-    def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
-        """Return a state at the start point, or at `init`: weights `(n,)`, or weights and their margins."""
-        return self.at(*start(problem, key, self.start, self.draw, init))
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
         """Return the state at a point `alpha` with `s = Kt alpha`."""
@@ -113,35 +86,9 @@ class FrankWolfe(SimplexSolver):
             return pair_step(problem, state, problem.mask, second_order=self.variant == "smo")
         return _vertex_step(problem, state, may_go_away=self.variant == "away")
 
-    def polish_interval(self, problem: SimplexForm) -> int | None:
-        """Return the steps after which a polish pays; None without one."""
-        polishes = self.variant == "smo" and self.polish_products
-        return polish.steps_worth(problem, self.polish_products) if polishes else None
-
-    def polish_begin(self, problem: SimplexForm, state: "State") -> polish.Carry:
-        """Begin a polish."""
-        return polish.begin(problem, state.alpha, state.s, self.polish_products)
-
-    def polish_step(self, problem: SimplexForm, carry: polish.Carry) -> polish.Carry:
-        """Take the next piece."""
-        return polish.further(problem, carry, self.polish_products)
-
-    def polish_end(self, problem: SimplexForm, state: "State", carry: polish.Carry) -> "State":
-        """Return the state at the end of the polish that began at `state`."""
-        return self.place(problem, state, *polish.end(problem, state.alpha, state.s, carry))
-
-
-def simplex_point(problem: SimplexForm, alpha: Float[Array, " n"], R: Float[Array, ""]) -> dict[str, Array]:
-    """Recompute alpha, s, R and scale of a state, with alpha such that `scale alpha` are numbers of its dtype.
-
-    The numbers `scale alpha` are the coefficients of a fit (`problem.returned`).
-    """
-    given = problem.returned(jnp.maximum(alpha, 0), R)
-    wide = given.astype(problem.dtype)
-    (total,) = sums(wide)
-    alpha = wide / total
-    s = problem.matvec(alpha)
-    return {"alpha": alpha, "s": s, "R": sums(alpha * s)[0], "scale": total}
+    def finisher(self, problem: SimplexForm) -> Finisher | None:
+        """Return the solver for ill-conditioned problems, on which pair steps crawl (`polish_products`)."""
+        return finisher_of(problem, self.polish_products, self.tol, self.stop) if self.variant == "smo" else None
 
 
 class State(NamedTuple):

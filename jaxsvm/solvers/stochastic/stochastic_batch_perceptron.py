@@ -16,7 +16,7 @@ from jaxsvm.problems.water_level import METHODS, WaterLevel
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of, require_whole
-from jaxsvm.solvers.contract import NEVER, Solver
+from jaxsvm.solvers.contract import NEVER, Solver, Traits
 from jaxsvm.solvers.start import Resumed, StartLike, key_after, resumed, steps_of
 
 AVERAGES = ("uniform", "linear", "last")
@@ -60,10 +60,8 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
     bit = 10
     solves = ("slack",)
-    carries_sums = True  # those of w
-    long_steps = False
+    traits = Traits(carries_sums=True, long_steps=False, finds_both=True, resumes=True)  # the sums are those of w
     rows = 2
-    finds_both = True
 
     steps: Count = 10_000
     batch: int | None = dataclasses.field(default=1, metadata={"static": True})
@@ -74,7 +72,6 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
     method: str | None = dataclasses.field(default=None, metadata={"static": True})
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
 
-    resumes = True
     refresh_every = NEVER  # a product costs as much as the whole run: only certificates compute it
     patience = NEVER  # a noisy gap may rest for a while and shrink again
     unroll = 1  # the rows of a step outweigh a turn, and each copy of the step takes 0.3 s to compile
@@ -107,8 +104,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             a = jnp.where(problem.present, jnp.maximum(given.w, 0), 0) if isinstance(init, Resumed) else p
             c, row = problem.matvec(jnp.stack([a, p]))
             length = jnp.sqrt(jnp.maximum(a @ c, jnp.finfo(row.dtype).tiny))
-            a, c = a / length, c / length
-            r2 = a @ c
+            a, c, r2 = a / length, c / length, unit
             bounds = problem.certificate(jnp.stack([a, p]), jnp.stack([c, row]))
             gap = jnp.maximum(bounds.primal - bounds.dual, jnp.finfo(row.dtype).tiny ** 0.5 * problem.radius)
             before = steps_of(given, (problem.radius / gap) ** 2)

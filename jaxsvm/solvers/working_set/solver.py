@@ -14,7 +14,7 @@ from jaxsvm.problems.contract import Restrictable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.start import Origin, StartLike, onto_simplex, starting_point, weights_of
 from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
@@ -70,10 +70,7 @@ class WorkingSet(Solver[Restrictable]):
 
     unroll = 1
     patience = 10
-    pads = True
-    carries_sums = True
-    large_state = True
-    knows_origin = True
+    traits = Traits(pads=True, carries_sums=True, large_state=True, knows_origin=True)
 
     def stores(self, problem: Restrictable) -> bool:
         """Return `store`: by default, rows are computed for violating samples only."""
