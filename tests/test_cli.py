@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import dataclasses
 import html.parser
 import json
 import os
@@ -606,6 +607,36 @@ def test_ctrl_c_keeps_the_values_of_a_path_that_were_reached(data, tmp_path, mon
     report = json.loads(result.stdout)
     assert [row["C"] for row in report["path"]] == [0.1, 1] and report["not_reached"] == [10]
     assert jaxsvm.load_model(out).coef.size > 0
+
+
+@pytest.mark.parametrize("reached", [0, 1, 2])
+def test_a_path_that_is_stopped_within_its_folds_chooses_by_those_reached(data, tmp_path, monkeypatch, reached):
+    """If none was, the model is that of the C nearest to 1, and nothing is called chosen."""
+    out, real, found = tmp_path / "model.npz", jaxsvm.cross_validate, []
+
+    def interrupted(*arguments, **options):
+        if not reached:
+            signal.raise_signal(signal.SIGINT)
+            return real(*arguments, **options)
+        result = real(*arguments, **options)
+        signal.raise_signal(signal.SIGINT)
+        scores = np.where(np.arange(3)[:, None] < reached, result.scores, np.nan)
+        scores[2, :1] = result.scores[2, :1] if reached == 2 else np.nan  # a fold that reached one value
+        found.append(scores)
+        return dataclasses.replace(result, scores=scores)
+
+    monkeypatch.setattr(jaxsvm, "cross_validate", interrupted)
+    result = invoke("path", data, "--C", "0.1,3,40", "--folds", 3, "--out", out, "--json")
+    report, primal = json.loads(result.stdout), float(jaxsvm.load_model(out).certificate.primal)
+    C = next(row["C"] for row in report["path"] if row["primal"] == pytest.approx(primal))
+    assert result.exit_code == 130 and len(report["path"]) == 3
+    if not reached:
+        assert report["chosen_C"] is None and C == 3 and "no score was reached" in result.stderr
+    elif reached == 1:
+        assert C == report["chosen_C"] == [0.1, 3, 40][int(np.argmax(found[0][0]))]
+        assert "by 1 of 3 folds" in report["note"]
+    else:  # one value has a score in every fold
+        assert C == report["chosen_C"] == 0.1 and "folds" not in (report["note"] or "")
 
 
 def test_ctrl_c_keeps_the_values_of_a_path_of_several_classes_that_were_reached(tmp_path, monkeypatch):

@@ -57,7 +57,7 @@ def folds_of(job: Job, Cs: list[float], folds: int) -> Scores:
     if job.classes is not None:
         return scores
     values = np.array(scores.fits.margins)[:, :, : len(y)]  # of the upper side, whose sign is +1
-    values[~(scores.certificate.relative_gap < 1)] = np.nan  # not reached, or far off
+    values[np.isnan(scores.scores)] = np.nan  # not reached, or far off
     held = [scores.folds[: len(y)] == fold for fold in range(folds)]
     return Scores(scores.Cs, np.array([[r_squared(f[out], y[out]) for f in values[at]] for at, out in enumerate(held)]))
 

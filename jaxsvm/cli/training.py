@@ -87,32 +87,33 @@ def path(
         by_test = saved is None and validated is None and tested
         chosen = saved
         if saved is None and (by_test or validated is not None):
-            chosen = _best(rows, f"{'test' if by_test else 'cv'}_{job.metric}", grid.one_standard_error)
+            score = f"{'test' if by_test else 'cv'}_{job.metric}"
+            chosen = _best(rows, score, grid.one_standard_error, stopped=interrupts.seen)
         if chosen is not None and chosen not in solutions:
             complain(f"C = {Cs[chosen]:g} was not reached{'' if options.out is None else ': no model is written'}.")
             chosen = None
         if chosen is not None:
             out = _saved(job, Cs[chosen], models.get(chosen) or solutions[chosen].model(), validated, chosen)
-    best = None if chosen is None or saved is not None else Cs[chosen] if validated is None else validated.C
+    by = None if chosen is None or (saved is None and np.isnan(validated.C if validated else 0)) else Cs[chosen]
+    note = None if by is None or saved is not None else validated.note if validated else end_of("C", by, Cs)
     report = {
         "command": "path", **job.description(), "folds": grid.folds, "widths": _width_rows(job, widths),
         "path": list(rows.values()), "not_reached": [C for place, C in enumerate(Cs) if place not in solutions],
-        "chosen_C": None if chosen is None else Cs[chosen], "chosen_gamma": widths and widths.gamma, "seconds": seconds,
-        "out": out, "report": report_file, "note": _note(job, by_test and len(solutions) > 1, best, Cs, widths),
+        "chosen_C": by, "chosen_gamma": widths and widths.gamma, "seconds": seconds,
+        "out": out, "report": report_file, "note": _note(job, by_test and len(solutions) > 1, note, widths),
     }  # fmt: skip
     if report_file is not None:
         save(report_file, page_of(report, validated, widths), "--report")
     show(options.as_json, report)
     statuses = [solution.status for solution in solutions.values()]
     complete = len(statuses) == len(Cs) and (out is not None or options.out is None)
+    complete &= validated is None or not np.isnan(validated.scores).any()
     finish(statuses, interrupts.came, complete=complete, dtype=options.dtype, nu=options.nu)
 
 
-def _note(
-    job: Job, optimistic: bool, best: float | None, Cs: list[float], widths: WidthValidation | None
-) -> str | None:
+def _note(job: Job, optimistic: bool, of_C: str | None, widths: WidthValidation | None) -> str | None:  # noqa: N803
     """Return the note of a path's report, with the best values that are ends of their grids."""
-    ends = [end_of("C", best, Cs), widths and end_of("gamma", widths.gamma, widths.gammas)]
+    ends = [of_C, widths and end_of("gamma", widths.gamma, widths.gammas)]
     return " ".join(filter(None, [job.note, OPTIMISTIC if optimistic else None, *ends])) or None
 
 
@@ -161,19 +162,25 @@ def _rows(
     return rows
 
 
-def _best(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool) -> int | None:
+def _best(rows: dict[int, dict[str, Any]], score: str, one_standard_error: bool, stopped: bool) -> int | None:
     """Return the index of the best score among the certified values of C, or among all if none is certified.
 
     Args:
         rows: Rows of the report, by index of C.
         score: The score's name in them.
         one_standard_error: Whether to take the smallest C whose score is within one standard error of the best.
+        stopped: Whether Ctrl-C or the time limit came: without scores the C nearest to 1, that of `fit`, serves.
 
     Returns:
         The index; of equal scores that of the smallest C; None without scores.
     """
     scored = {place: row for place, row in rows.items() if row[score] is not None and math.isfinite(row[score])}
     candidates = {place: row for place, row in scored.items() if row["certified"]} or scored
+    if not candidates and stopped and rows:
+        known = {place: row for place, row in rows.items() if row["certified"]} or rows
+        nearest = min(known, key=lambda place: abs(math.log(known[place]["C"])))
+        complain(f"no score was reached: C is not chosen, and the model is that of C = {known[nearest]['C']:.6g}.")
+        return nearest
     if not candidates:
         complain(
             "no value of C has a score (a relative gap below 1 in every fold): none is chosen, and no model is "

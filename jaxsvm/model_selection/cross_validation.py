@@ -13,7 +13,7 @@ from typing import Any, overload
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete
@@ -29,7 +29,7 @@ from jaxsvm.path.solve import solve_together
 from jaxsvm.path.unfinished import warn_of_unfinished
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit
-from jaxsvm.results.status import StatusCode
+from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.runtime.checks import require_one_of, require_seconds
 from jaxsvm.runtime.meshes import host_drives
@@ -58,13 +58,26 @@ class Scores:
 
     @property
     def note(self) -> str | None:
-        """Say that the best C is an end of the grid; return None if it is not."""
-        return end_of("C", self.C, self.Cs)
+        """Say that the best C is an end of the grid, and that folds were left out; return None if neither is so."""
+        used, folds = int(self.counted.sum()), len(self.scores)
+        left = f"C is chosen by {used} of {folds} folds: the others were not reached." if used < folds else None
+        return " ".join(filter(None, (left, end_of("C", self.C, self.Cs)))) or None
+
+    @property
+    def counted(self) -> Bool[np.ndarray, " folds"]:
+        """Return which folds scores are compared on: all, or the most that have scores at the same C if none has all.
+
+        Of as many folds those are taken that have scores at more values of C. Without any score it is all.
+        """
+        reached = ~np.isnan(self.scores)
+        numbers = reached.sum(axis=0), [reached[at].all(axis=0).sum() for at in reached.T]
+        best = reached[:, np.lexsort(numbers[::-1])[-1]]
+        return best if best.any() else ~best
 
     @property
     def mean(self) -> Float[np.ndarray, " k"]:
-        """Return the mean score over folds of each C, `(k,)`; NaN if one of them is."""
-        return self.scores.mean(axis=0)
+        """Return the mean score of each C over the folds that count (`counted`), `(k,)`; NaN if one of them is."""
+        return self.scores[self.counted].mean(axis=0)
 
     @property
     def standard_error(self) -> Float[np.ndarray, " k"]:
@@ -72,12 +85,12 @@ class Scores:
 
         The deviation has `folds - 1` in its denominator (`ddof=1`); 0 with one fold.
         """
-        folds = len(self.scores)
-        return self.scores.std(axis=0, ddof=1) / np.sqrt(folds) if folds > 1 else np.zeros_like(self.mean)
+        scores = self.scores[self.counted]
+        return scores.std(axis=0, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else np.zeros_like(self.mean)
 
     @property
     def C(self) -> float:  # noqa: N802
-        """Return the C of the best mean, the smallest of equals; NaN if Ctrl-C left no C with a score in every fold."""
+        """Return the C of the best mean, the smallest of equals; NaN if no C has a score."""
         return self._smallest(np.nanmax(self.mean, initial=-np.inf))
 
     @property
@@ -252,7 +265,8 @@ def cross_validate(
     Returns:
         Scores, standard errors, the chosen values, and all fits with their certificates; with `gammas` those of each
         width. A warning says once what is not certified. After Ctrl-C or `max_seconds` fits that were not reached are
-        INTERRUPTED, with an infinite gap and a score of NaN; the choice is among the values that every fold reached.
+        INTERRUPTED, with an infinite gap and a score of NaN; the choice is among the values that every fold reached, or
+        if there are none, that the most folds reached (`note` says how many).
 
     Raises:
         InputError: If an argument cannot be used.
@@ -328,7 +342,8 @@ def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray,
     """Return the score at each C, from margins of the held-out samples in primal scale, `(k,)`."""
     held = mask & (weights > 0)
     margins = np.asarray(fit.margins, float)[:, held]
-    margins[~(np.asarray(fit.certificate.relative_gap) < 1)] = np.nan  # as good as the point of another value
+    unknown = ~(np.asarray(fit.certificate.relative_gap) < 1)  # as good as the point of another value
+    margins[unknown | (np.asarray(fit.status) == Status.INTERRUPTED)] = np.nan
     w, sign = weights[held], labels[held]
     if score == "squared_hinge":
         return -(w * np.maximum(0, 1 - margins) ** 2).sum(axis=1) / w.sum()
