@@ -123,3 +123,13 @@ def require_finite(name: str, values: Any) -> None:
             f"{name} has {len(bad)} value(s) that are NaN or infinite, the first at index {tuple(bad[0].tolist())}: "
             "remove or impute them first."
         )
+
+
+def of_a_user(kernel: Any, x: Any, z: Any) -> Any:
+    """Return what a user's function makes of points; raise an InputError with its own error as the cause."""
+    try:
+        return kernel(x, z)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"the kernel function that was passed raises {type(error).__name__}: {error}") from error

@@ -303,6 +303,7 @@ def test_coresets_train_a_machine_nearly_as_good(sampler, regulariser):
     assert judged.excess <= (1 + e) / (1 - e) - 1 + 1e-6  # the paper's corollary
     assert judged.excess < 0.2 and judged.worst < 1
     fitted = small.fit()
+    assert "optimum on the coreset, not on the data, in [" in repr(fitted)
     assert float(fitted.certificate.relative_gap) < 1e-6
     # The same machine by the package's solver, of coresets for C and used at a smaller one.
     w_fit = np.asarray(fitted.dual_coef) @ small.x

@@ -26,6 +26,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import jaxsvm
+from jaxsvm import designs
+from jaxsvm.designs.places import arrays
 from jaxsvm.estimators import SVC, SVR, NuSVC, SVCPath, nu
 from jaxsvm.estimators.training import box, within_classes
 from jaxsvm.kernels import RBF
@@ -296,6 +298,31 @@ def test_a_pass_ends_between_chunks():
     with watching() as stop:
         run_passes(Descent(), lambda: stop.seen, stop)
     assert read == [0, 1, 2, 3, 0, 1] and stop.came
+
+
+def test_a_pass_over_rows_in_memory_is_cut(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(7000, 3))  # four tiles
+    rows, calls, real = designs.from_arrays(x, x[:, 0] > 0), [], arrays._total
+    whole = rows.total(_mass)
+    monkeypatch.setattr(arrays, "OPERATIONS_OF_A_PIECE", 10)
+
+    def pressed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 6:
+            signal.raise_signal(signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(arrays, "_total", pressed)
+    np.testing.assert_allclose(rows.total(_mass), whole, rtol=1e-12)
+    np.testing.assert_allclose(whole, x.sum(axis=0), rtol=1e-9)
+    with watching(), pytest.raises(KeyboardInterrupt):
+        rows.total(_mass)
+    assert len(calls) == 6
+
+
+def _mass(rows):
+    return rows.weight @ rows.x
 
 
 def test_a_handler_of_the_users_own_stays():

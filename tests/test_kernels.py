@@ -11,7 +11,9 @@ import scipy.sparse
 from oracle import laplacian, linear, poly, rbf, sigmoid
 from scipy.spatial.distance import pdist
 
+import jaxsvm
 from jaxsvm.errors import InputError
+from jaxsvm.estimators import SVC
 from jaxsvm.kernels import RBF, Function, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid, as_kernel
 from jaxsvm.kernels.width import gamma_median, gamma_paper, gamma_scale, resolve_gamma
 from jaxsvm.models.description import kernel_from_dict, kernel_to_dict
@@ -431,3 +433,36 @@ def test_products_of_short_numbers_do_not_overflow(dtype):
         np.testing.assert_allclose(kernel.matrix(x, x), expected, rtol=1e-6)
         np.testing.assert_allclose(kernel.diag(x), np.diagonal(expected), rtol=1e-6)
         np.testing.assert_allclose(kernel(x[0], x[1]), expected[0, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kernel", [RBF(0.5), Laplacian(0.5), Linear(), Function(jnp.dot), RBF(0.5) + Linear()], ids=str
+)
+def test_what_are_no_points_is_refused_by_name(kernel):
+    points = np.ones((5, 2), np.float32)
+    for wrong in (np.ones(2), np.ones((2, 3, 4)), np.ones((4, 3))):
+        for given in ((wrong, points), (points, wrong)):
+            with pytest.raises(InputError, match="x has the shape .* and z .*columns"):
+                kernel.matrix(*given)
+    with pytest.raises(InputError, match=r"x has the shape \(5,\): points"):
+        kernel.diag(np.ones(5))
+    assert kernel.matrix(points[:0], points).shape == (0, 5) and kernel.matrix(points, points[:0]).shape == (5, 0)
+
+
+def test_an_error_within_a_users_kernel_is_said_to_be_its_own():
+    def mine(x, z):
+        raise ZeroDivisionError("of mine")
+
+    x, y = np.ones((4, 2)), [0, 1, 0, 1]
+    calls = (
+        lambda: Function(mine).matrix(x, x),
+        lambda: Function(mine)(x[0], x[1]),
+        lambda: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(mine, x), np.array([1, -1, 1, -1]), 1.0)),
+        lambda: SVC(kernel=mine).fit(x, y),
+    )
+    for call in calls:
+        with pytest.raises(InputError, match="function that was passed raises ZeroDivisionError: of mine") as found:
+            call()
+        assert isinstance(found.value.__cause__, ZeroDivisionError)
+    with pytest.raises(InputError, match=r"returns shape \(2,\) for two points"):
+        Function(lambda x, z: x).matrix(x, x)

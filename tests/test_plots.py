@@ -142,6 +142,8 @@ def test_measurements_are_drawn_as_they_are():
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.2, 0.02])
     with pytest.raises(jaxsvm.InputError, match="errors"):
         plots.coreset_error([100], errors)
+    with pytest.raises(jaxsvm.InputError, match=r"sizes has shape \(1, 2\)"):
+        plots.coreset_error([[100, 200]], errors)
     fitted = SimpleNamespace(
         history=np.array([[0.1, np.inf, 1], [0.2, 0.9, 0.9], [0.5, 0.5, 0.5]]),
         certificate=Certificate(0.5, 0.5, 1e-3),

@@ -25,6 +25,15 @@ from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, repr=False)
+class CoresetFit(Fit):
+    """A fit of the problem on a coreset's points: its certificate says nothing of the other samples."""
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("optimum in", "optimum on the coreset, not on the data, in")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Coreset:
     """Weighted points that stand for many: fit them with `C` and `sample_weight=weight`, or by `coreset.fit()`.
@@ -95,7 +104,7 @@ class Coreset:
         problem = self.problem(C)
         if solver is None and "kernel" not in self.info:
             solver = InteriorPoint(tol=1e-8 if problem.gram.dtype == np.float64 else 1e-6)
-        return fit(problem, solver)
+        return CoresetFit(**vars(fit(problem, solver)))
 
     @transfers
     def solution(self, C: float | None = None) -> tuple[np.ndarray, float]:

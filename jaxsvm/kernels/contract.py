@@ -1,6 +1,7 @@
 """The contract of kernels, and kernels made of others: sums, products, multiples; any function of two points."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypedDict, Unpack
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, of_a_user
 from jaxsvm.kernels.parameters import floats, parameter, pytree, require_number, require_positive
 from jaxsvm.points.rows import Points
 from jaxsvm.runtime.arrays import Number, transfers
@@ -23,6 +24,21 @@ class Known(TypedDict, total=False):
     squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None
 
 
+def _of_points(values: Callable[..., Array]) -> Callable[..., Array]:
+    """Refuse what are no points of the same columns; values of no points are empty."""
+
+    @functools.wraps(values)
+    def checked(kernel: Any, x: Array, *z: Array, **how: Any) -> Array:
+        shapes = [jnp.shape(points) for points in (x, *z)]
+        if any(len(shape) != 2 or shape[1] != shapes[0][-1] for shape in shapes):
+            found = f"x has the shape {shapes[0]}" + "".join(f" and z {shape}" for shape in shapes[1:])
+            raise InputError(f"{found}: points (n, d) are needed{', of as many columns' if z else ''}.")
+        sizes = tuple(shape[0] for shape in shapes)
+        return values(kernel, x, *z, **how) if min(sizes) else jnp.zeros(sizes, floats(jnp.asarray(x)).dtype)
+
+    return checked
+
+
 class Kernel:
     """The base of all kernels: evaluation at two points, and composition. Subclasses hold parameters as fields."""
 
@@ -34,6 +50,12 @@ class Kernel:
 
     linear = False
     """Whether the kernel is `x . z` itself; products then need no kernel values."""
+
+    def __init_subclass__(cls, of_indices: bool = False, **options: Any) -> None:
+        """Let `matrix` and `diag` of every kernel check their points."""
+        super().__init_subclass__(**options)
+        for name in {"matrix", "diag"} & vars(cls).keys() if not of_indices else ():
+            setattr(cls, name, _of_points(vars(cls)[name]))
 
     @property
     def moves_freely(self) -> bool:
@@ -72,6 +94,7 @@ class Kernel:
         """Return how far points, dense or CSR, lie from the origin in widths of the kernel, `(n,)`; 0 without one."""
         return jnp.zeros((x.shape[0],), x.dtype)
 
+    @_of_points
     @transfers
     def diag(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """Compute `k(x_i, x_i)`, `(n,)`."""
@@ -103,7 +126,7 @@ KernelLike = Kernel | Callable[[Array, Array], Array]
 
 @pytree
 @dataclasses.dataclass(frozen=True)
-class Precomputed(Kernel):
+class Precomputed(Kernel, of_indices=True):
     """Kernel values computed elsewhere: `gram(Precomputed(), K)`.
 
     Training points are their own indices; new points are rows of kernel values against all training points.
@@ -133,14 +156,20 @@ class Function(Kernel):
 
     def __call__(self, x: Array, z: Array) -> Array:
         """Call the function."""
-        return self.function(floats(jnp.asarray(x)), floats(jnp.asarray(z)))
+        return self._value(floats(jnp.asarray(x)), floats(jnp.asarray(z)))
+
+    def _value(self, x: Array, z: Array) -> Array:
+        value = of_a_user(self.function, x, z)
+        if jnp.shape(value) != ():
+            raise InputError(f"the kernel function returns shape {jnp.shape(value)} for two points: () is needed.")
+        return value
 
     @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
         """Compute the function of every pair, `(n, m)`."""
         del how
         x, z = floats(x), floats(z)
-        return jax.vmap(lambda a: jax.vmap(lambda b: self.function(a, b))(z))(x)
+        return jax.vmap(lambda a: jax.vmap(lambda b: self._value(a, b))(z))(x)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,7 @@ from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import in_a_line, transfers
-from jaxsvm.runtime.checks import require_one_of, require_seconds
+from jaxsvm.runtime.checks import require_one_of, require_seconds, require_whole
 from jaxsvm.runtime.meshes import host_drives
 from jaxsvm.solvers.contract import Solver
 
@@ -280,6 +280,7 @@ def cross_validate(
         raise InputError(f"problem is a {type(problem).__name__}: it has no C to choose.")
     values = np.asarray(checked_values(Cs, problem.kind), float)
     require_one_of("score", score, SCORES)
+    require_whole("seed", seed, 0)
     labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
     masks = fold_masks(labels, folds, groups, seed)
     for number, fold in enumerate(masks):

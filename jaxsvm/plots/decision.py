@@ -39,6 +39,8 @@ def decision_boundary(
         InputError: If the points do not have two features.
     """
     x, labels = _plane(x), np.asarray(labels)
+    if labels.shape != (len(x),):
+        raise InputError(f"labels has shape {labels.shape}: one for each of the {len(x)} points is needed.")
     ax = axes_of(ax, 5.2, 4.4)
     u, v, grid = _grid_around(x, 0.08, np.asarray(model.coef).dtype)
     if model.classes is None:

@@ -53,6 +53,8 @@ def coreset_error(sizes: ArrayLike, errors: Mapping[str, Any], *, ax: Axes | Non
     """
     ax = axes_of(ax)
     sizes = np.asarray(sizes, float)
+    if sizes.ndim != 1:
+        raise InputError(f"sizes has shape {sizes.shape}: numbers of points, (k,), are needed.")
     for name, values in errors.items():
         draws = np.atleast_2d(np.asarray(values, float))
         if draws.shape[-1] != len(sizes):
@@ -104,6 +106,8 @@ def learning_curve(
     """
     ax = axes_of(ax)
     sizes = np.asarray(sizes, float)
+    if sizes.ndim != 1:
+        raise InputError(f"sizes has shape {sizes.shape}: numbers of points, (k,), are needed.")
     for name, values, colour in (("training samples", training, ORANGE), ("held-out samples", held_out, BLUE)):
         scores = np.asarray(values, float).reshape(len(sizes), -1)
         mean, spread = scores.mean(axis=1), scores.std(axis=1)

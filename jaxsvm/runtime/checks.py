@@ -159,6 +159,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "None": (lambda value: value is None, "None"),
     "Callable": (callable, "a function"),
     "Solver": (_has("stores"), "a solver"),
+    "Kernel": (_has("matrix"), "a kernel, such as RBF(gamma=0.5)"),
     "Fit": (_has("dual_coef", "certificate"), "a fit"),
     "DesignFit": (_has("coef", "certificate"), "a fit of a design"),
     "Model": (_has("basis", "coef"), "a model (`compact(fit, problem)`)"),

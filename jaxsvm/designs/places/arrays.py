@@ -28,6 +28,9 @@ from jaxsvm.problems.arguments import checked_weights
 from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory, transfers, zero_filled
 from jaxsvm.runtime.loops import fori_loop
 
+OPERATIONS_OF_A_PIECE = 2 * 10**10
+"""Products of entries, for each row those of its features with each other, between two looks at Ctrl-C."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrayDesign:
@@ -183,8 +186,14 @@ def taken(rows: Chunk, index: np.ndarray, mesh: Mesh | None = None) -> Chunk:
 @transfers
 def sum_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
     """Return the sum of a function over rows on one device, as NumPy arrays of float64."""
+    tile = min(SIZES.largest_direct_system, len(rows.weight))
+    turns = -(-len(rows.weight) // tile) if _in_tiles(function, rows) else 1
+    step, total = 1 + OPERATIONS_OF_A_PIECE // (tile * rows.x.shape[1] ** 2 + 1), None
     with jax.enable_x64(True):
-        return jax.device_get(_total(function, rows, arguments))
+        for turn in until_halt(range(0, turns, step)):
+            part = jax.device_get(_total(function, rows, arguments, np.int32(turn), np.int32(min(turn + step, turns))))
+            total = part if total is None else jax.tree.map(np.add, total, part)
+    return total
 
 
 @transfers
@@ -224,8 +233,8 @@ def joined(parts: list[Chunk]) -> Chunk:
     return Chunk(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
-    """Return the sum of a function over rows, from tiles of them if they are dense or it makes them so."""
+def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], first: Any = 0, last: Any = None) -> Any:
+    """Return the sum of a function over rows, from tiles `first` to `last` if they are dense or it makes them so."""
     if not _in_tiles(function, rows):
         return function(rows, *arguments)
 
@@ -235,8 +244,8 @@ def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
 
     shapes = jax.eval_shape(value, 0)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    turns = -(-len(rows.weight) // SIZES.largest_direct_system)
-    return fori_loop(0, turns, lambda turn, total: jax.tree.map(jnp.add, total, value(turn)), nothing)
+    last = -(-len(rows.weight) // SIZES.largest_direct_system) if last is None else last
+    return fori_loop(first, last, lambda turn, total: jax.tree.map(jnp.add, total, value(turn)), nothing)
 
 
 def _flags_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Array:

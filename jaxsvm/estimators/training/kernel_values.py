@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import pairwise_kernels
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, of_a_user
 from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.build import require_symmetric
@@ -66,7 +66,7 @@ class KernelValues:
         if self.name == "precomputed":
             return np.asarray(x)
         if self.name == "callable":
-            values = self.kernel(x, z)
+            values = of_a_user(self.kernel, x, z)
             values = np.asarray(values.toarray() if sp.issparse(values) else values)
             if x is z and values.ndim == 2 and values.shape[0] == values.shape[1]:
                 require_symmetric("kernel(X, X)", values)
