@@ -52,7 +52,7 @@ class Kernel:
     """Whether the kernel is `x . z` itself; products then need no kernel values."""
 
     def __init_subclass__(cls, of_indices: bool = False, **options: Any) -> None:
-        """Let `matrix` and `diag` of every kernel check their points."""
+        """Make `matrix` and `diag` of every kernel check their points."""
         super().__init_subclass__(**options)
         for name in {"matrix", "diag"} & vars(cls).keys() if not of_indices else ():
             setattr(cls, name, _of_points(vars(cls)[name]))
