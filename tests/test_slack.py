@@ -399,3 +399,30 @@ def test_weights_whose_products_underflow_are_refused():
         with pytest.raises(jaxsvm.InputError, match=r"sample_weight\[3\]"):
             problem.weighted(small)
         assert not bool(jax.jit(lambda weight, problem=problem: problem.weighted(weight).feasible)(small))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@every_bias
+def test_no_w_is_certified_where_none_is_better(bias, dtype):
+    """Each sample with both signs: w = 0 has the level V / sum w, with a free bias V / 2 of the smaller class.
+
+    In float32 kernel values of a sample and its copy differ by rounding, which features do not.
+    """
+    rng = np.random.default_rng(47)
+    x, y = np.tile(rng.normal(size=(20, 2)), (3, 1)).astype(dtype), np.repeat([1.0, -1.0, 1.0], 20)
+    gram = jaxsvm.gram(jaxsvm.kernels.RBF(0.5) if dtype == np.float64 else jaxsvm.kernels.Linear(), x, store=True)
+    for copies in (np.ones(20), rng.integers(1, 4, 20), rng.integers(0, 3, 20)):
+        weight = np.concatenate([copies, copies, copies * (bias == "free")]).astype(dtype)
+        problem = slack_problem(gram, y.astype(dtype), 0.25, bias=bias, sample_weight=weight)
+        fit = jaxsvm.check(jaxsvm.fit(problem))
+        level = 0.25 * weight.sum() / (2 * weight[y < 0].sum())
+        assert level * (1 - 1e-6) <= float(fit.certificate.dual) <= level * (1 + 1e-7)
+        assert level <= float(fit.certificate.primal) * (1 + 1e-7) <= level * (1 + 1e-4)
+        assert not np.asarray(fit.dual_coef).any()
+        assert float(fit.bias) == (bias == "free")
+    if bias == "none" and dtype == np.float32:
+        traced = jax.vmap(lambda nu: jaxsvm.fit(problem.at(nu)))(np.asarray([0.25, 2.0], dtype))
+        assert (np.asarray(traced.status.code) == Status.CONVERGED).all()
+        np.testing.assert_allclose(traced.certificate.dual, [level, 8 * level], rtol=1e-4)
+        path = jaxsvm.solve_path(problem, [0.25, 2.0]).fits.certificate
+        np.testing.assert_allclose(path.dual, [level, 8 * level], rtol=1e-4)

@@ -13,7 +13,7 @@ from jaxsvm.designs.run import Run
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.runtime.files import write_arrays
 
-KEPT = ("weight", "centre", "sizes")
+KEPT = ("weight", "centre")
 """Numbers of a run that its file keeps, beside that of its passes."""
 
 
@@ -58,7 +58,7 @@ def restored(run: Run, path: str | os.PathLike[str] | None) -> bool:
             f"checkpoint is {name!r}: it is of another run ({', '.join(other)} differ); remove it or name another file."
         )
     run.lanes, run.passes = lanes, run.passes + kept["passes"]
-    run.weight, run.centre, run.sizes = (kept[name] for name in KEPT)
+    run.weight, run.centre = (kept[name] for name in KEPT)
     return True
 
 

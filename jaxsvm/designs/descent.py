@@ -110,8 +110,10 @@ class Lane:
             return
         short = 0 < self.t < MEASURED.short_step
         self.w = w
-        H = sums.curvature if self.constant else _without_last(sums.curvature)
-        self.go(-solved(H + np.diag(self.penalty), gradient), gradient)
+        H = sums.curvature + np.diag(self.penalty)
+        if not self.constant:
+            H[-1] = H[:, -1] = np.eye(len(w))[-1]
+        self.go(-solved(H, gradient), gradient)
         lost, left = loss - (sums.s - float(pull @ w)), max(self.slope / 2, 0.2 * tol * max(self.D, 0.0))
         self.reach = self._reach(sums.near, MEASURED.rows_fetched(len(w)), short)
         if short and self.slope / 2 > lost and not self.square:
@@ -165,11 +167,8 @@ class Lane:
             weights = weights + (np.arange(len(e)) == other) * (-slope / e[other])
             weights = weights / weights.sum()
         slopes, sizes = weights @ self.pull, weights @ np.abs(self.pull)
-        size = (
-            weights @ np.abs(self.s)
-            + self.penalty * np.abs(slopes) @ sizes
-            + np.abs(self.best[-1]) * (weights @ np.abs(e))
-        )
+        size = weights @ np.abs(self.s) + self.penalty * np.abs(slopes) @ sizes
+        size = size + np.abs(self.best[-1]) * (weights @ np.abs(e))
         rounded = weights @ self.off + np.finfo(float).eps * size
         return float(weights @ self.s - 0.5 * self.penalty @ slopes**2 - rounded)
 
@@ -199,11 +198,20 @@ class Lane:
             self.go(w - self.w, gradient)
         self.reach = 0.0
 
-    def certificate(self, n: int, lost: float) -> Certificate:
-        """Return the certificate of `best`, with allowances for the rounding of sums of n terms, and of these."""
+    def certificate(self, n: int, C: float, sizes: np.ndarray) -> Certificate:
+        """Return the certificate of `best`, with allowances for the rounding of scores and of sums of n terms.
+
+        A hinge is off by what its z is, a squared one by z times that, and so are planes, whose loss is that of D at
+        most. `sizes`, of `Run`, bound such sums as the roots of sums of squares do.
+        """
         P, D = np.float64(self.P), np.float64(self.D)
-        off = (4 * rounding(n, np.float64) * abs(P) + lost) * (P > 0)
-        return judged(P, D, abs(P - D) + off if 1e-9 * abs(D) >= D - P else P - D, D, rounding=1e-9 * abs(D))
+        terms, each = rounding(n, np.float64), rounding(len(self.best), np.float64)
+        unit = 2 * (terms + each) * (np.abs(np.append(self.best, 1.0)) @ sizes)
+        loss = np.maximum(P - 0.5 * self.penalty @ self.best**2, 0)
+        losses = np.stack([loss, np.minimum(loss, D)])
+        off = unit * (np.sqrt(2 * losses * C) + C * unit if self.square else np.full(2, C * sizes[-2])) * (P > 0)
+        P, D = P + off[0] + 4 * terms * P, np.maximum(D - off[1], 0)
+        return judged(P, D, abs(P - D) if 1e-9 * D >= D - P else P - D, D, rounding=1e-9 * D)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,9 +233,3 @@ class Hinges:
     def constant(self, a: np.ndarray, square: bool) -> float:
         """Return the constant of the plane of dual variables, `(m,)`."""
         return float(self.q @ a - (a @ (a / self.c) / 2 if square else 0))
-
-
-def _without_last(H: np.ndarray) -> np.ndarray:
-    H = H.copy()
-    H[-1], H[:, -1] = 0, 0
-    return H

@@ -243,7 +243,7 @@ class Missed:
 
 @dataclasses.dataclass(frozen=True)
 class Describe:
-    """Sum weights, features and targets of each fold and class: a function of a chunk.
+    """Sum weights, features and targets of each fold and class, and squares of features: a function of a chunk.
 
     Attributes:
         folds: Number of folds.
@@ -253,8 +253,8 @@ class Describe:
     folds: int
     classes: int
 
-    def __call__(self, chunk: Chunk) -> tuple[Array, Array, Array]:
-        """Return weights `(folds, k)`, sums of features `(folds, k, d)`, and of targets and squares `(folds, 2)`."""
+    def __call__(self, chunk: Chunk) -> tuple[Array, Array, Array, Array]:
+        """Return weights `(folds, k)`, sums of features `(folds, k, d)`, targets `(folds, 2)` and squares `(d,)`."""
         wide, many = double(chunk.x.dtype), max(self.classes, 1)
         weight, y = chunk.weight.astype(wide), chunk.y.astype(wide)
         place = fold_of(chunk, self.folds) * many + (y.astype(jnp.int32) if self.classes else 0)
@@ -262,7 +262,7 @@ class Describe:
         points = chunk.x if isinstance(chunk.x, Rows) else jnp.asarray(chunk.x)
         x = transposed_product(points, shares).T.reshape(self.folds, many, -1)
         moments = transposed_product(jnp.stack([y, y**2], axis=1), shares).T.reshape(self.folds, many, 2).sum(axis=1)
-        return shares.sum(axis=0).reshape(self.folds, many), x, moments
+        return shares.sum(axis=0).reshape(self.folds, many), x, moments, Moments()(chunk)[2]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxsvm.designs.contract import Chunk, Design
 from jaxsvm.designs.descent import Hinges, Lane
-from jaxsvm.designs.losses import Describe, Evaluate, Lanes, Near, Spread
+from jaxsvm.designs.losses import Describe, Evaluate, Lanes, Near, Spread, Sums
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.places.arrays import ArrayDesign
 from jaxsvm.errors import InputError
@@ -48,7 +48,7 @@ class Run:
         weight: The sum of all weights.
         centre: The mean of targets if the constant is free, else 0: lanes compute with targets less this.
         described: Sums that describe the rows, by which a resumed run checks that they are the same.
-        sizes: A bound on the sum of the sizes of targets; their rounding is an error of every loss.
+        sizes: Roots of the weighted sums of squares of features, 1 and q: scores and losses round in such units.
     """
 
     design: Design
@@ -61,7 +61,7 @@ class Run:
     passes: int = 0
     weight: float = 0.0
     centre: float = 0.0
-    sizes: float = 0.0
+    sizes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
     described: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     def begin(self, init: np.ndarray | None = None) -> None:
@@ -84,7 +84,6 @@ class Run:
         if classes is None:
             total, (first, second) = weights.sum(), moments.sum(axis=0)
             unit = float(np.sqrt(max(second / total - (first / total) ** 2, 0))) or 1.0
-            self.sizes = float(np.sqrt(second * total))
             self.centre = float(first / total) if self.bias == "free" else 0.0
         part = None if init is not None else self.part_of_rows()
         for number, machine in enumerate(self.machines):
@@ -109,8 +108,11 @@ class Run:
 
     def describe(self) -> Any:
         """Return weights, sums of features and moments of targets, of folds and classes, in one pass."""
-        found = self.design.total(Describe(self.evaluate.folds, len(self.design.classes or ())))
+        *found, squares = self.design.total(Describe(self.evaluate.folds, len(self.design.classes or ())))
         self.passes, self.described = self.passes + 1, np.concatenate([np.ravel(part) for part in found])
+        many = found[0].sum()
+        begins = many if self.design.classes is not None else 2 * (4 * found[2][:, 1].sum() + self.epsilon**2 * many)
+        self.sizes = np.sqrt(np.append(squares, [many, begins]))
         return found
 
     def _extremes(self, machine: Machine, weights: Any, x: Any, moments: Any) -> list[tuple[float, np.ndarray]]:
@@ -175,18 +177,17 @@ class Run:
 
     def certificate(self, lane: int) -> Certificate:
         """Return the certificate of a lane."""
-        lost = self.machines[lane].C * self.sizes * np.finfo(float).eps
-        return self.lanes[lane].certificate(self.design.n, lost)
+        return self.lanes[lane].certificate(self.design.n, self.machines[lane].C, self.sizes)
 
     def advance(self) -> None:
         """Evaluate the trial points of all lanes that have not ended; fetch rows for those that ask for them."""
         going = self.going
         places = going + [going[-1]] * (_rounded_up(len(going)) - len(going))
         points = self.points(places)
-        sums = self.design.total(self.evaluate, points)
+        sums = [Sums(*parts) for parts in zip(*self.design.total(self.evaluate, points), strict=True)]
         self.passes += 1
         for place, k in enumerate(going):
-            self.lanes[k].evaluated(_of_lane(sums, place), self.tol)
+            self.lanes[k].evaluated(sums[place], self.tol)
         asking = [place for place, k in enumerate(going) if self.lanes[k].reach > 0 and k in self.going]
         if not asking:
             return
@@ -205,7 +206,7 @@ class Run:
             if not lane.constant:
                 signed[:, -1] = 0
             hinges = Hinges(signed, *(part[side, row, place] for part in (q, c, a)))
-            lane.solve_near(hinges, _of_lane(sums, place))
+            lane.solve_near(hinges, sums[place])
 
     def points(self, places: list[int]) -> Lanes:
         """Return the trial points of some lanes."""
@@ -240,10 +241,6 @@ def _hinges(evaluate: Evaluate, rows: Chunk, points: Lanes) -> tuple[np.ndarray,
     padded = Chunk(*(zero_filled(part, size) for part in parts))
     with jax.enable_x64(True):
         return tuple(part[:, :m] for part in jax.device_get(_hinges_of(evaluate, padded, points)))
-
-
-def _of_lane(sums: Any, place: int) -> Any:
-    return jax.tree.map(lambda part: part[place], sums)
 
 
 def _moved(w: np.ndarray, constant: float) -> np.ndarray:

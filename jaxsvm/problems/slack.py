@@ -12,7 +12,7 @@ returns (docs/mathematics.md, The slack budget).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self, TypeVar
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,17 @@ class SlackProblem(OfSamples):
 
     def at(self, nu: ArrayLike, /) -> Self:
         """Return the problem at another nu, not negative, `()`."""
-        return _at(self, nu)
+        if np.shape(nu) != ():
+            raise InputError(f"nu has shape {np.shape(nu)}: one number is needed (use `solve_path` for many).")
+        if is_concrete(nu):
+            require_positive("nu", nu, or_zero=True)
+            held = float(jnp.finfo(self.dtype).max)
+            if float(nu) > held:
+                raise InputError(f"nu is {float(nu)}, which {self.dtype} cannot hold: at most {held:.3g} is needed.")
+        problem = dataclasses.replace(self, nu=owned(nu, self.dtype))
+        if is_concrete(nu):
+            return problem
+        return dataclasses.replace(problem, feasible=problem.feasible & (problem.nu >= 0) & jnp.isfinite(problem.nu))
 
     def hinge(self, C: ArrayLike) -> BoxProblem:
         """Return the hinge problem at C, `()`, with the same bias; at one C it has the same solution."""
@@ -125,6 +135,13 @@ class SlackProblem(OfSamples):
             method = method or ("sort" if self.n <= MEASURED.sorted_size else "bisection")
             return water_level_with_bias(c, self.y, self.volume, weight=self.weights, method=method)
         return water_level(c, self.volume, weight=self.weights, method=method or "newton")
+
+    def without_w(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return the level of w = 0, rounded down, and its bias in units of it: a free one is the larger class's."""
+        sides = [jnp.where(self.y * sign > 0, self.weights, 0).sum() for sign in (1, -1)]
+        narrowest = 2 * jnp.minimum(*sides) if self.free_bias else self.weights.sum()
+        level = self.volume / narrowest * (1 - 4 * rounding(self.n, self.dtype))
+        return level, jnp.sign(sides[0] - sides[1]) * self.free_bias
 
     def feasible_point(self, p: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return p clipped at 0 and scaled onto the simplex; with a free bias, half of the mass in each class."""
@@ -176,9 +193,6 @@ class SlackProblem(OfSamples):
     certified = certificates.certified
 
 
-P = TypeVar("P", bound=SlackProblem)
-
-
 @transfers
 def slack_problem(
     gram: Gram, y: ArrayLike, nu: ArrayLike, *, bias: str = "regularized", sample_weight: ArrayLike | None = None
@@ -206,21 +220,7 @@ def slack_problem(
     diagonal, yes = squares(gram, signs.dtype, offset), on_device(np.asarray(True))
     none = on_device(np.zeros((), signs.dtype))
     problem = SlackProblem(gram, signs, none, weight, diagonal, yes, offset, bias == "free")
-    return _at(checked(problem, usable), nu)
-
-
-def _at(problem: P, nu: Any) -> P:
-    if np.shape(nu) != ():
-        raise InputError(f"nu has shape {np.shape(nu)}: one number is needed (use `solve_path` for many).")
-    if is_concrete(nu):
-        require_positive("nu", nu, or_zero=True)
-        held = float(jnp.finfo(problem.dtype).max)
-        if float(nu) > held:
-            raise InputError(f"nu is {float(nu)}, which {problem.dtype} cannot hold: at most {held:.3g} is needed.")
-    problem = dataclasses.replace(problem, nu=owned(nu, problem.dtype))
-    if is_concrete(nu):
-        return problem
-    return dataclasses.replace(problem, feasible=problem.feasible & (problem.nu >= 0) & jnp.isfinite(problem.nu))
+    return checked(problem, usable).at(nu)
 
 
 def lambda_of_C(C: Number, n: Number) -> Number:  # noqa: N802 (C is the field's name)

@@ -89,8 +89,7 @@ def better_answer(new: Answer, old: Answer, better: Any, level: bool) -> Answer:
     primal, dual = jnp.where(falls, upper, primal), jnp.where(rises, lower, dual)
     rounding = 4 * jnp.finfo(dual.dtype).eps * (jnp.abs(primal) + jnp.abs(dual))
     mixed = judged(primal, dual, primal - dual + rounding, jnp.abs(dual), rounding=0).relative_gap
-    whole = jnp.where(falls, gap, before)
-    gap = jnp.where(falls == rises, whole, jnp.minimum(mixed, jnp.minimum(gap, before)))
+    gap = jnp.where(falls == rises, jnp.where(falls, gap, before), jnp.minimum(mixed, jnp.minimum(gap, before)))
     return best._replace(alpha=jnp.where(of_dual, new.alpha, old.alpha), certificate=Certificate(primal, dual, gap))
 
 
@@ -112,10 +111,11 @@ def refused(certificate: Certificate, wrong: Any) -> Certificate:
 
 
 def narrowed(certificate: Certificate, dtype: Any) -> Certificate:
-    """Convert a certificate to a dtype; values out of its range are clipped to stay valid bounds of the optimum."""
+    """Convert a certificate to a dtype; values out of its range are clipped to bounds that are valid, without a gap."""
     largest = float(jnp.finfo(dtype).max)
     primal, dual, relative_gap = certificate
-    bounded = Certificate(jnp.maximum(primal, -largest), jnp.minimum(dual, largest), relative_gap)
+    gap = jnp.where(jnp.maximum(primal, -dual) > largest, jnp.inf, relative_gap)
+    bounded = Certificate(jnp.maximum(primal, -largest), jnp.minimum(dual, largest), gap)
     return jax.tree.map(lambda value: value.astype(dtype), bounded)
 
 

@@ -89,7 +89,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
             problem.feasible_point(zeros),
             Origin() if self.solver.traits.knows_origin else None,
         )
-        reached = Reached(zeros, zeros, p, zeros, jnp.inf * unit)
+        reached = Reached(zeros, zeros, p, zeros, problem.volume * problem.highest(p))  # its bound if it proves w = 0
         if init is not None:
             given = resumed(problem, init)
             w = jnp.where(problem.present, given.w, 0)

@@ -104,7 +104,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             a = jnp.where(problem.present, jnp.maximum(given.w, 0), 0) if isinstance(init, Resumed) else p
             c, row = problem.matvec(jnp.stack([a, p]))
             length = jnp.sqrt(jnp.maximum(a @ c, jnp.finfo(row.dtype).tiny))
-            a, c, r2 = a / length, c / length, unit
+            a, c, r2 = a / length, c / length, a @ (c / length) / length
             bounds = problem.certificate(jnp.stack([a, p]), jnp.stack([c, row]))
             gap = jnp.maximum(bounds.primal - bounds.dual, jnp.finfo(row.dtype).tiny ** 0.5 * problem.radius)
             before = steps_of(given, (problem.radius / gap) ** 2)
