@@ -40,6 +40,7 @@ from jaxsvm.path.solve import Path, solve_path
 from jaxsvm.problems import slack
 from jaxsvm.problems.ball import meb_problem
 from jaxsvm.problems.box import box_problem, hinge_problem, one_class_problem, svr_problem
+from jaxsvm.problems.nu import nu_problem
 from jaxsvm.problems.padding import shard_rows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.problems.squared_hinge import svm_problem
@@ -162,6 +163,7 @@ __all__ = [
     "kernels",
     "load_model",
     "meb_problem",
+    "nu_problem",
     "one_class_problem",
     "one_versus_one",
     "one_versus_rest",

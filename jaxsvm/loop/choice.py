@@ -52,6 +52,8 @@ def first_choice(problem: Problem, tol: Any) -> Solver:
         return EquivalentHinge(SMO() if small else first_choice(hinge, tol), tol=tol)
     if problem.kind == "ball":
         return FrankWolfe(tol=tol)
+    if problem.kind == "nu":
+        return SMO(tol=tol)
     raise _unknown(problem)
 
 

@@ -63,6 +63,7 @@ class BoxProblem(OfSamples):
     parameter = "C"
     restricts = True
     differentiable = True
+    groups = None  # of variables whose sums are given, each by itself (`jaxsvm.problems.nu`)
 
     gram: Gram
     y: Float[Array, " n"]

@@ -257,6 +257,7 @@ PROBLEMS = {
     "squared hinge": "squared-hinge problems (`svm_problem`)",
     "ball": "enclosing balls (`meb_problem`)",
     "box": "hinge problems (`hinge_problem`, `box_problem`, `svr_problem`, `one_class_problem`)",
+    "nu": "nu problems (`nu_problem`)",
     "slack": "slack problems (`slack_problem`)",
 }
 """Kinds of problems for error messages, with what builds them; other kinds are named by themselves."""

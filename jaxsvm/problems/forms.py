@@ -93,6 +93,10 @@ class BoxForm(Restrictable, Protocol):
     def constant(self) -> Float[Array, ""]:
         """Return the constant term of the dual objective, `()`."""
 
+    @property
+    def groups(self) -> Bool[Array, " n"] | None:
+        """Return the first of two groups of variables that each have the sum e, `(n,)`; None if c'a = e is all."""
+
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """Return `Q[:, i]`."""
 

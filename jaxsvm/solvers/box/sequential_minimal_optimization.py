@@ -18,7 +18,7 @@ from jaxsvm.solvers.box.interior_point import InteriorPoint, steps_worth
 from jaxsvm.solvers.contract import Finisher, Solver, Traits, is_negative
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, box_start
-from jaxsvm.solvers.working_set.members import ends, sides
+from jaxsvm.solvers.working_set.members import ends, ends_of_groups, sides
 
 
 @jax.tree_util.register_dataclass
@@ -31,7 +31,7 @@ class SMO(Solver[BoxForm]):
     moves along `(1 / c_i, -1 / c_j)` (docs/mathematics.md, The hinge: a box). The certificate is the duality gap with
     the best bias, not LIBSVM's violation of the optimality conditions.
 
-    Problems: hinge and box problems.
+    Problems: hinge, box and nu problems.
     Cost of a step: a column of Q, n kernel evaluations, for each variable.
     Rate: linear in the end.
     Sources: Platt 1999; Fan, Chen and Lin 2005 (second-order choice of a pair under an equality, WSS 2); Steinwart,
@@ -49,7 +49,7 @@ class SMO(Solver[BoxForm]):
     """
 
     bit = 4
-    solves = ("box",)
+    solves = ("box", "nu")
     traits = Traits(pads=True, carries_sums=True, knows_origin=True)
 
     tol: Number = 1e-4
@@ -86,12 +86,14 @@ class SMO(Solver[BoxForm]):
 
     def finisher(self, problem: BoxForm) -> Finisher | None:
         """Return interior points, where they are affordable; pair steps crawl on ill-conditioned problems."""
-        after = steps_worth(problem)
+        after = steps_worth(problem) if problem.groups is None else None
         return None if after is None else Finisher(InteriorPoint(tol=self.tol), after)
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
         """Return the relative gap over `tol`, at the bias of the violating pair, which needs no sorting."""
         a, r = state.a, problem.q - state.s
+        if problem.groups is not None:
+            return problem.certificate(a, state.s).relative_gap / self.tol
         if problem.c is not None:
             top, bottom = ends(problem, a, state.s)
             r = r - (top + bottom) / 2 * problem.c
@@ -164,7 +166,12 @@ def _pair_step(problem: BoxForm, state: State) -> State:
     a, s, D = state.a, state.s, problem.diagonal
     c = jnp.ones_like(a) if problem.c is None else problem.c
     pull, up, low = sides(problem, state.a, state.s)
-    m, i = selection.argmax(jnp.where(up, pull, -jnp.inf))
+    groups = problem.groups
+    _, i = selection.argmax(
+        jnp.where(up, pull if groups is None else pull - ends_of_groups(groups, pull, up, low)[0], -jnp.inf)
+    )
+    m = selection.entry(pull, i)
+    low = low if groups is None else low & (groups == selection.entry(groups, i))
     column_i, D_i, c_i = problem.column(i), selection.entry(D, i), selection.entry(c, i)
     descent = m - pull
     curvature = jnp.maximum(D_i / c_i**2 + D / c**2 - 2 * column_i / (c_i * c), MEASURED.curvature_floor)

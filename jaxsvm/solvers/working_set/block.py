@@ -10,13 +10,14 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics.line_search import best_in_rectangle
 from jaxsvm.numerics.products import diagonal
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest
 from jaxsvm.runtime.loops import fori_loop, while_loop
 from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.solvers.working_set.members import ends_of_groups
 
 Steps = Callable[..., tuple[Array, Array, Array]]
 """A solver of blocks: from the arguments of `pair_steps` to its results."""
@@ -30,6 +31,7 @@ def pair_steps(
     pull: Float[Array, " q"],
     tol: Any,
     limit: Any,
+    groups: Bool[Array, " q"] | None = None,
 ) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
     """Solve a block with an equality constraint by second-order pairs.
 
@@ -45,6 +47,7 @@ def pair_steps(
         pull: Gradient at the starting point.
         tol: Violation `max pull_up - min pull_low` at which to stop, > 0.
         limit: Maximum number of steps.
+        groups: The first of two groups of which each keeps its sum, `(q,)`: pairs are of one group. None: one group.
 
     Returns:
         The point, its gradient, and the number of steps, `()`.
@@ -59,11 +62,13 @@ def pair_steps(
         row_i, pull_i = lax.dynamic_index_in_dim(K, i, keepdims=False, allow_negative_indices=False), entry(pull, i)
         descent = pull_i - pull
         curvature = jnp.maximum(entry(D, i) + D - 2 * row_i, MEASURED.curvature_floor)
-        j = largest_packed(jnp.where((v > low) & (descent > 0), descent * descent / curvature, -1))
+        partners = (v > low) & (descent > 0) & (True if groups is None else groups == entry(groups, i))
+        j = largest_packed(jnp.where(partners, descent * descent / curvature, -1))
         descent_j, v_i, v_j = entry(descent, j), entry(v, i), entry(v, j)
         high_i, low_j = entry(high, i), entry(low, j)
         t = jnp.minimum(descent_j / entry(curvature, j), jnp.minimum(high_i - v_i, v_j - low_j))
         usable = (descent_j > 0) & (v_i < high_i) & (v_j > low_j) & (left > 0)
+        usable = usable if groups is None else usable & entry(partners, j)
         t = jnp.where(usable, t, 0)
         # Bounds are met exactly, so that comparisons with them are exact.
         new_i = jnp.where(usable & (t >= high_i - v_i), high_i, v_i + t)
@@ -80,13 +85,16 @@ def pair_steps(
         top, bottom = largest(jnp.where(v < high, pull, -infinity)), smallest(jnp.where(v > low, pull, infinity))
         violation = top - bottom
         middle = jnp.where(jnp.isfinite(violation), (top + bottom) / 2, 0)
+        if groups is not None:
+            middle, violation = ends_of_groups(groups, pull, v < high, v > low)
         left = limit - steps
         v, pull, _ = fori_loop(
             0, MEASURED.steps_per_turn, lambda k, carry: pair(carry, left - k.astype(steps.dtype)), (v, pull, middle)
         )
         return v, pull, middle, jnp.minimum(steps + MEASURED.steps_per_turn, limit), violation > tol
 
-    start = (v, pull, jnp.zeros((), K.dtype), jnp.zeros((), jnp.int32), jnp.asarray(True))
+    middle = jnp.zeros((), K.dtype) if groups is None else jnp.zeros_like(v)
+    start = (v, pull, middle, jnp.zeros((), jnp.int32), jnp.asarray(True))
     v, pull, _, steps, _ = while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
     return v, pull, steps
 

@@ -28,6 +28,19 @@ def ends(problem: Restrictable, a: Array, s: Array) -> tuple[Array, Array]:
     return jnp.where(up, pull, -empty_side).max(), jnp.where(low, pull, empty_side).min()
 
 
+def ends_of_groups(groups: Array, pull: Array, up: Array, low: Array) -> tuple[Array, Array]:
+    """Return the middle of the ends of each variable's group, `(n,)`, and the larger violation within one, `()`.
+
+    If a group is full, or one variable of it moves, nothing violates.
+    """
+    middles, widths = [], []
+    for mine in (groups, ~groups):
+        top, bottom = jnp.where(mine & up, pull, -jnp.inf).max(), jnp.where(mine & low, pull, jnp.inf).min()
+        middles.append(jnp.where(jnp.isfinite(top - bottom), (top + bottom) / 2, 0))
+        widths.append(jnp.where(jnp.isfinite(top - bottom), top - bottom, 0))
+    return jnp.where(groups, *middles), jnp.maximum(*widths)
+
+
 def candidates(problem: Restrictable, a: Array, s: Array, members: Int[Array, " q"], count: int) -> Int[Array, " f"]:
     """Return samples outside the set that violate most, n for missing ones; with an equality from both sides."""
     n = problem.n
