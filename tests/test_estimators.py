@@ -19,11 +19,12 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import jaxsvm
 from jaxsvm import estimators, kernels
 from jaxsvm.estimators.measured import MEASURED
-from jaxsvm.estimators.training import box
 from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.loop import driver as loop
+from jaxsvm.loop import many
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
 
@@ -89,7 +90,9 @@ def test_blocks_of_a_compiled_program_are_the_values_by_numpy(monkeypatch):
 
     reference = estimators.SVC(tol=1e-6).fit(X, Y)
     for module in (kernel_values, training):
-        monkeypatch.setattr(module, "MEASURED", dataclasses.replace(MEASURED, values_by_numpy=0))
+        monkeypatch.setattr(
+            module, "MEASURED", dataclasses.replace(MEASURED, values_by_numpy=0, values_by_blocks_of_numpy=0)
+        )
     monkeypatch.setattr(training, "SIZES", dataclasses.replace(training.SIZES, bytes_held=0))
     rows = estimators.SVC(tol=1e-6).fit(X, Y)
     np.testing.assert_allclose(rows.decision_function(X), reference.decision_function(X), atol=1e-4)
@@ -186,10 +189,10 @@ def test_a_stream_keeps_no_memory():
 
 def test_a_grid_search_compiles_nothing_that_a_fit_of_its_size_has_compiled():
     estimators.SVC().fit(X[:120], np.arange(120) % 3)
-    before = box._solved._cache_size()
+    before = many._solved._cache_size()
     grid = {"svc__C": [0.1, 1.0, 10.0, 100.0], "svc__gamma": [0.01, 0.03, 0.1, 0.3, 1.0]}
     search = GridSearchCV(make_pipeline(StandardScaler(), estimators.SVC()), grid, cv=5).fit(X, Y)
-    assert box._solved._cache_size() == before
+    assert many._solved._cache_size() == before
     assert search.best_score_ > 0.95
 
 
@@ -205,7 +208,6 @@ def test_a_chosen_c_is_the_best_of_the_folds():
 
 def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
     """With and without an equality, with an absent sample, in one block and by working sets."""
-    from jaxsvm.estimators.training import chains
     from jaxsvm.estimators.training.kernel_values import kernel_values
 
     values = kernel_values("rbf", 0.5, 0.0, 3, X2)
@@ -213,7 +215,7 @@ def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
     weight = np.stack([np.arange(len(y)) % 5 != 0, np.arange(len(y)) % 5 != 1]).astype(float)
     with jax.enable_x64(True):
         for bias in ("free", "regularized", "none"):
-            found = chains.solve_chains(values, K, y, weight, Cs, bias, 1e-6)
+            found = many.solve_chains(values.stored(K), y, weight, Cs, bias, 1e-6)
             assert found.gap.max() <= 1e-6
             assert (found.coef[weight[:, None] * np.ones((6, 1)) == 0] == 0).all()
             for fold in range(2):
@@ -233,10 +235,8 @@ def test_a_class_that_a_fold_lacks_is_never_told():
 
 @pytest.mark.slow
 def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
-    from jaxsvm.estimators.training import chains
-
     reference = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
-    monkeypatch.setattr(chains, "MEASURED", dataclasses.replace(MEASURED, samples_of_one_block=0))
+    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, samples_of_one_block=0))
     path = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
     assert path.largest_gap_.max() <= 1e-3
     np.testing.assert_allclose(path.mean_score_, reference.mean_score_, atol=0.01)
@@ -587,21 +587,21 @@ def test_the_better_of_interior_points_and_pair_steps(monkeypatch):
     """Pair steps are asked for where interior points ended far off, with a cap."""
     x, labels = overlapping(600, 6, scales=True)
     y, caps = np.where(labels == "yes", 1.0, -1.0), []
-    monkeypatch.setattr(box, "MEASURED", dataclasses.replace(MEASURED, acceptable_gap=0.0))
-    data = box.BoxData(y, np.ones(600), np.ones(600), y)
+    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, acceptable_gap=0.0))
+    data = many.hinge_data(y, np.ones(600), "free")
 
     def ended(gap):
         def by_pairs(most):
             caps.append(most)
             certificate = Certificate(np.float64(2), np.float64(1), np.float64(gap))
-            return box.Solved(np.zeros(600), 0.0, certificate, most, Status.MAX_STEPS)
+            return many.Solved(np.zeros(600), 0.0, certificate, most, Status.MAX_STEPS)
 
         with jax.enable_x64(True):
-            return box.solve_in_features(x, data, 1e-15, by_pairs).status
+            return many.solve_in_features(x, data, 1e-15, by_pairs).status
 
     assert ended(0.5) == Status.STALLED
     assert ended(0.0) == Status.MAX_STEPS
-    assert caps == [600 * MEASURED.steps_per_sample] * 2
+    assert caps == [600 * many.MEASURED.steps_per_sample] * 2
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
@@ -712,8 +712,24 @@ def test_a_verbose_estimator_says_how_each_problem_ended(name, capsys):
 
 def test_a_verbose_estimator_estimates_the_time_left(capsys):
     progress = Progress(estimators.SVC(verbose=True), 3)
-    progress.ended(box.constant_solution(4, 0.0))
+    progress.ended(many.constant_solution(4, 0.0))
     assert not capsys.readouterr().out  # less than a second after the last line
     progress.began, progress.shown = progress.began - 10, progress.shown - 10
-    progress.ended(box.constant_solution(4, 0.0))
+    progress.ended(many.constant_solution(4, 0.0))
     assert "2 of 3" in (said := capsys.readouterr().out) and "about 5 s left" in said
+
+
+def test_machines_of_several_classes_take_any_solver():
+    """By pairs and against the rest, the papers' solvers find what the chosen ones find; a wrong one is refused."""
+    kernel = {"loss": "squared_hinge", "bias": "regularized"}
+    for multi_class, solver in (("ovo", jaxsvm.FrankWolfe(variant="away")), ("ovr", jaxsvm.CoreVectorMachine())):
+        options = {**kernel, "multi_class": multi_class}
+        ours = clone(estimators.SVC(solver=solver, **options)).fit(X, Y)
+        assert ours.fit_status_ == 0 and (ours.certificate_.relative_gap <= 1e-4).all()
+        assert type(ours.solver) is type(solver) and len(ours.certificate_.primal) == 3
+        reference = estimators.SVC(**options).fit(X, Y)
+        np.testing.assert_allclose(ours.decision_function(X), reference.decision_function(X), atol=0.05)
+    ascent = estimators.LinearSVC(loss="hinge", solver=jaxsvm.SDCA(tol=1e-2)).fit(X, Y)
+    assert ascent.fit_status_ == 0 and (ascent.certificate_.primal < 1.01 * ascent.certificate_.dual).all()
+    with pytest.raises(jaxsvm.InputError, match="FrankWolfe is for squared-hinge problems"):
+        estimators.SVC(solver=jaxsvm.FrankWolfe()).fit(X, Y)

@@ -28,10 +28,9 @@ from sklearn.preprocessing import StandardScaler
 import jaxsvm
 from jaxsvm import designs
 from jaxsvm.designs.places import arrays
-from jaxsvm.estimators import SVC, SVR, NuSVC, SVCPath, nu
-from jaxsvm.estimators.training import box, within_classes
+from jaxsvm.estimators import SVC, SVR, NuSVC, SVCPath
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import bursts, carried_certificate
+from jaxsvm.loop import bursts, carried_certificate, many
 from jaxsvm.loop.interruption import Interruption, run_passes, unless, until_halt, watching, workers
 
 HERE = Path(__file__).resolve().parent
@@ -224,12 +223,12 @@ def test_a_machine_of_nu_stops_between_bursts(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 2)), np.arange(60) % 2
     whole = NuSVC(nu=0.5, tol=1e-6).fit(x, y)
-    monkeypatch.setattr(within_classes, "STEPS_A_BURST", 16)
+    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, steps_of_a_piece=16))
     parts = NuSVC(nu=0.5, tol=1e-6).fit(x, y)
     np.testing.assert_allclose(parts.dual_coef_.sum(), whole.dual_coef_.sum(), atol=1e-6)
     assert parts.fit_status_ == 0 and parts.n_iter_ > 16
-    program = nu._classified
-    monkeypatch.setattr(nu, "_classified", lambda *given: (os.kill(os.getpid(), signal.SIGINT), program(*given))[1])
+    program = many._solved
+    monkeypatch.setattr(many, "_solved", lambda *given: (os.kill(os.getpid(), signal.SIGINT), program(*given))[1])
     with pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
         assert NuSVC(nu=0.5, tol=1e-6).fit(x, y).n_iter_ == 16
 
@@ -242,9 +241,9 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     y = (x[:, 0] * x[:, 1] + 0.1 * rng.normal(size=n) > 0) * 1.0
     options = {"C": 10.0, "gamma": 0.5, "tol": 1e-6}
     whole = SVC(**options).fit(x, y)
-    small = dataclasses.replace(box.MEASURED, steps_of_a_piece=16, sets_of_a_piece=1)
-    monkeypatch.setattr(box, "MEASURED", small)
-    pieces, calls, solved = SVC(**options).fit(x, y), [], box._solved
+    small = dataclasses.replace(many.MEASURED, steps_of_a_piece=16, sets_of_a_piece=1)
+    monkeypatch.setattr(many, "MEASURED", small)
+    pieces, calls, solved = SVC(**options).fit(x, y), [], many._solved
     assert pieces.fit_status_ == 0 and whole.certificate_.relative_gap <= 1e-6
     np.testing.assert_allclose(pieces.decision_function(x), whole.decision_function(x), atol=1e-2)
 
@@ -255,7 +254,7 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
             time.sleep(0.05)
         return solved(*arguments)
 
-    monkeypatch.setattr(box, "_solved", pressed)
+    monkeypatch.setattr(many, "_solved", pressed)
     folds = SVCPath(Cs=[10.0], gamma=0.5, tol=1e-6, cv=2)
     monkeypatch.setattr(folds, "_correct_by_pairs", lambda _, codes, *rest: np.ones((1, len(codes)), bool))
     folds.Cs_ = np.array([10.0])

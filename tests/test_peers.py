@@ -59,9 +59,9 @@ def test_sample_weights_mean_the_same():
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()))
 
 
-@pytest.mark.parametrize("kind", ["svr", "one class"])
-def test_machines_without_classes_are_problems_of_the_library(kind):
-    """`svr_problem` and `one_class_problem` are scikit-learn's SVR and OneClassSVM, weights included."""
+@pytest.mark.parametrize("kind", ["svr", "one class", "nu"])
+def test_machines_of_libsvm_are_problems_of_the_library(kind):
+    """`svr_problem`, `one_class_problem` and `nu_problem` are scikit-learn's, weights included."""
     rng = np.random.default_rng(0)
     x, z = rng.standard_normal((120, 3)).astype(np.float32), rng.standard_normal((10, 3)).astype(np.float32)
     y, weight = np.sin(x[:, 0]), np.r_[np.zeros(5), rng.uniform(0.5, 2, 115)]
@@ -70,10 +70,14 @@ def test_machines_without_classes_are_problems_of_the_library(kind):
     def problem(parameter):
         if kind == "svr":
             return jaxsvm.svr_problem(gram, y, parameter, epsilon=0.05, sample_weight=weight)
+        if kind == "nu":
+            return jaxsvm.nu_problem(gram, np.sign(y), parameter, sample_weight=weight)
         return jaxsvm.one_class_problem(gram, parameter, sample_weight=weight)
 
     if kind == "svr":
         theirs = svm.SVR(C=2.0, epsilon=0.05, gamma=0.5, tol=1e-6).fit(x, y, weight).predict(z)
+    elif kind == "nu":
+        theirs = svm.NuSVC(nu=0.3, gamma=0.5, tol=1e-6).fit(x, np.sign(y), weight).decision_function(z)
     else:
         theirs = svm.OneClassSVM(nu=0.3, gamma=0.5, tol=1e-6).fit(x, None, weight).decision_function(z)
     parameter = 2.0 if kind == "svr" else 0.3

@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.coresets.measured import MEASURED
-from jaxsvm.loop.whole import solve_whole
+from jaxsvm.loop.many import solve_whole
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.solvers.box.barrier_systems import Solve
 from jaxsvm.solvers.box.interior_point import Iterate, stepped

@@ -18,7 +18,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from jaxsvm.coresets import coreset
 from jaxsvm.estimators.base import JaxsvmEstimator, LinearEstimator, report, require_finite
 from jaxsvm.estimators.linear import LinearSVC
-from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import kernel_values, padded_rows
 from jaxsvm.estimators.training.machines import weighted_problem
 from jaxsvm.estimators.validation import (
@@ -34,6 +33,7 @@ from jaxsvm.estimators.validation import (
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.loop.interruption import estimating, until_halt
+from jaxsvm.loop.many import Solved, solve_by_driver
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.runtime.arrays import require_own_process, transfers

@@ -21,7 +21,6 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import KernelEstimator, report, require_finite, warn_of
 from jaxsvm.estimators.training import probability as probabilities
-from jaxsvm.estimators.training.box import Solved
 from jaxsvm.estimators.training.machines import Machine, hard_margin, train, undecided
 from jaxsvm.estimators.training.multiclass import (
     against_rest,
@@ -45,9 +44,11 @@ from jaxsvm.estimators.validation import (
     sample_weights,
 )
 from jaxsvm.loop.interruption import estimating
+from jaxsvm.loop.many import Solved
 from jaxsvm.models.machines import votes
 from jaxsvm.models.model import is_positive
 from jaxsvm.points.rows import SparseRows
+from jaxsvm.solvers.contract import Solver
 
 
 def _has_probability(estimator: Any) -> bool:
@@ -85,7 +86,9 @@ class SVC(ClassifierMixin, KernelEstimator):
         max_iter: Most pair steps of a machine, checked between working sets; -1 sets no limit.
         decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
         break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
-        random_state: The seed of the folds of `probability`.
+        random_state: The seed of the folds of `probability`, and of a solver that draws.
+        solver: A solver's configuration, such as `jaxsvm.FrankWolfe(variant="smo", tol=1e-4)`, for a loss and a bias
+            that it is for; its own tolerance and number of steps then take the place of `tol` and `max_iter`.
 
     Attributes:
         classes_: Labels, sorted, `(k,)`.
@@ -117,9 +120,11 @@ class SVC(ClassifierMixin, KernelEstimator):
         "decision_function_shape": [StrOptions({"ovr", "ovo"})],
         "break_ties": ["boolean"],
         "random_state": ["random_state"],
+        "solver": [Solver, None],
     }
 
     scikit_learn_class = "SVC"
+    solver: Solver | None = None
     _done: Callable[[Solved], Any] | None = None  # called with the solution of each machine
 
     def __init__(
@@ -143,6 +148,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         decision_function_shape: str = "ovr",
         break_ties: bool = False,
         random_state: Seed | None = None,
+        solver: Solver | None = None,
     ) -> None:
         self._store_parameters(locals())
 
@@ -207,7 +213,7 @@ class SVC(ClassifierMixin, KernelEstimator):
     @property
     def _may_round(self) -> bool:
         """Return whether kernel values may be float32: solutions with the hinge are certified in float64 later."""
-        return self.loss == "hinge"
+        return self.loss == "hinge" and self.solver is None
 
     @property
     def _by_pairs(self) -> bool:
@@ -230,6 +236,8 @@ class SVC(ClassifierMixin, KernelEstimator):
             "max_iter": getattr(self, "max_iter", -1),  # some derived classes have none
             "done": self._done or progress.ended,
             "callback": progress.callback,
+            "solver": self.solver,
+            "seed": None if self.solver is None else self.random_state,
         }
 
         def at(C: float, some: list[Machine]) -> list[Solved]:

@@ -20,7 +20,6 @@ from jaxsvm.designs.features import applied
 from jaxsvm.designs.fit import fit as fit_rows
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import LinearEstimator, report, require_finite
-from jaxsvm.estimators.training.box import Solved, solve_by_driver
 from jaxsvm.estimators.training.kernel_values import padded_rows
 from jaxsvm.estimators.training.machines import weighted_problem
 from jaxsvm.estimators.training.multiclass import one_thread
@@ -29,6 +28,7 @@ from jaxsvm.estimators.validation import ClassWeight, Seed, labelled, signs_agai
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import estimating, until_halt
+from jaxsvm.loop.many import Solved, solve_by_driver
 from jaxsvm.numerics.hinge_program import minimum_by_products
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import rounding
@@ -38,6 +38,7 @@ from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import judged
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import transfers
+from jaxsvm.solvers.contract import Solver
 
 
 class LinearSVC(SparseCoefMixin, LinearEstimator):
@@ -61,6 +62,8 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
         random_state: Accepted for compatibility with scikit-learn; no effect.
         max_iter: Accepted for compatibility with scikit-learn; no effect.
+        solver: A solver's configuration, such as `jaxsvm.SDCA(tol=1e-3)`, for a problem of this loss without a bias
+            (which is a feature here); its own tolerance takes the place of `tol`. None chooses.
 
     Attributes:
         classes_: Labels, sorted, `(k,)`.
@@ -84,6 +87,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         "verbose": ["verbose"],
         "random_state": ["random_state"],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
+        "solver": [Solver, None],
     }
     _features: tuple[Any, ...] = ()
 
@@ -102,6 +106,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         verbose: int = 0,
         random_state: Seed | None = None,
         max_iter: int = 1000,
+        solver: Solver | None = None,
     ) -> None:
         self._store_parameters(locals())
 
@@ -136,7 +141,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
 
     def _fit_rows(self, rows: Design, y: Any, sample_weight: Any) -> "LinearSVC":
         """Train on the rows of a design, in passes over them; `n_iter_` is their number."""
-        options = {"y": y, "sample_weight": sample_weight, "class_weight": self.class_weight}
+        options = {"y": y, "sample_weight": sample_weight, "class_weight": self.class_weight, "solver": self.solver}
         given = [f"{name} is given" for name, value in options.items() if value is not None]
         given += [f"intercept_scaling is {self.intercept_scaling!r}"] if self.intercept_scaling != 1 else []
         if given or rows.classes is None:
@@ -180,12 +185,13 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         solved, w, signs = [], [], list(signs_against_rest(codes, len(self.classes_)))
         progress = Progress(self, len(signs))
         for y in until_halt(signs):
-            found, coef = self._by_products(X, y, weight) if wide else (None, None)
+            found, coef = self._by_products(X, y, weight) if wide and self.solver is None else (None, None)
             if found is None:
                 if operator is None:
                     operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(padded_columns(X), size_class(n)))
                 problem = weighted_problem(operator, y, weight, self.C, self.loss, "none")
-                found = solve_by_driver(problem, self.tol, callback=progress.callback)
+                how = self.tol if self.solver is None else self.solver
+                found = solve_by_driver(problem, how, callback=progress.callback)
                 coef = np.asarray(X.T @ found.dual_coef[:n]).ravel()
             solved.append(progress.ended(found))
             w.append(coef)

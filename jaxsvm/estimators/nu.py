@@ -6,37 +6,31 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _num_samples
 
+from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import KernelEstimator
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.regression import SVR, both_sides
-from jaxsvm.estimators.training.box import (
-    ROUNDING_OF_ZERO,
-    BoxData,
-    Solved,
-    box_problem_of,
-    constant_solution,
-)
+from jaxsvm.estimators.regression import SVR, both_sides, first_at_bounds
 from jaxsvm.estimators.training.machines import Machine, undecided
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.training.samples import Samples, padded_size
-from jaxsvm.estimators.training.within_classes import (
-    MOST_VARIABLES,
-    first_at_bounds,
-    minimized,
-    require_storable,
-    solve_certified,
-)
 from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma, Seed, sample_weights
 from jaxsvm.loop.interruption import until_halt
-from jaxsvm.numerics.products import diagonal as diagonal_of
-from jaxsvm.results.judge import relative_to
+from jaxsvm.loop.many import BoxData, Solved, constant_solution, solve_box
+from jaxsvm.numerics.sizes import LARGEST_PADDED
+
+MOST_VARIABLES = 2 * LARGEST_PADDED
+"""Largest number of dual variables whose kernel values are stored: 2 GiB in float64."""
+
+
+def _require_storable(n: int, most: int, instead: str) -> None:
+    """Refuse n samples if kernel values of at most `most` are stored; `instead` names the estimator to use."""
+    if n > most:
+        raise InputError(f"X has {n} samples: kernel values of up to {most} are stored; use {instead}.")
 
 
 class NuSVC(SVC):
@@ -77,7 +71,7 @@ class NuSVC(SVC):
         **{
             name: value
             for name, value in SVC._parameter_constraints.items()
-            if name not in ("C", "loss", "bias", "multi_class")
+            if name not in ("C", "loss", "bias", "multi_class", "solver")
         },
         "nu": [Interval(Real, 0.0, 1.0, closed="right")],
     }
@@ -112,19 +106,16 @@ class NuSVC(SVC):
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         data = data.with_definiteness()
-        results, progress = [], Progress(self, len(machines))
-        for machine in until_halt(machines):
-            known = _largest_nu(machine) <= 0
-            results.append((undecided(machine), np.nan) if known else self._solve(data, machine, self.nu))
-            progress.ended(results[-1][0])
-        self.C_ = np.array([C for _, C in results])
-        return [solved for solved, _ in results]
+        progress = Progress(self, len(machines))
+        solved = [progress.ended(self._solve(data, machine, self.nu)) for machine in until_halt(machines)]
+        self.C_ = np.array([solution.parameter for solution in solved])
+        return solved
 
     def _trained_on_part(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         """Train with the largest feasible nu if a part of the samples is too uneven for the requested one."""
         nus = [min(self.nu, _largest_nu(machine) * (1 - 1e-12)) for machine in machines]
         pairs = until_halt(zip(machines, nus, strict=True))
-        return [self._solve(data, machine, nu)[0] if nu > 0 else undecided(machine) for machine, nu in pairs]
+        return [self._solve(data, machine, nu) for machine, nu in pairs]
 
     def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
         try:
@@ -140,10 +131,11 @@ class NuSVC(SVC):
                     f"specified nu is infeasible: nu is {self.nu}, and at most twice the smaller class's share of the "
                     f"weights, {largest:.6g}, is possible."
                 )
-            require_storable(int(counts[i] + counts[j]), MOST_VARIABLES, "SVC with a C")
+            _require_storable(int(counts[i] + counts[j]), MOST_VARIABLES, "SVC with a C")
 
-    def _solve(self, data: Samples, machine: Machine, nu: float) -> tuple[Solved, float]:
-        """Return a machine's solution, and its C."""
+    def _solve(self, data: Samples, machine: Machine, nu: float) -> Solved:
+        if _largest_nu(machine) <= 0:
+            return undecided(machine)
         n, size, parts = machine.n, padded_size(machine.n, up_to=MOST_VARIABLES), machine.parts
         signs, budget = machine.signs, nu * machine.upper.sum() / 2
         y, upper, start = np.ones(size), np.zeros(size), np.zeros(size)
@@ -151,31 +143,20 @@ class NuSVC(SVC):
         for sign in (-1, 1):
             mine = np.flatnonzero(signs == sign)
             start[mine] = first_at_bounds(budget, upper[mine])
-        problem = BoxData(y, np.ones(size), upper, y, start=start)
+        problem = BoxData(y, np.zeros(size), upper, "nu", start=start)
         with jax.enable_x64(True):
             if data.K is None:
                 x = data.points(parts)
                 data, parts = data._replace(K=data.values.between(x, x)), (slice(0, n),)
             operator = data.operator(parts, size)
-            solved, C = solve_certified(_classified, operator, problem, self.tol, self.max_iter)
-        return solved._replace(dual_coef=solved.dual_coef[:n]), C
+            solved = solve_box(operator, problem, self.tol, self.max_iter)
+        return solved._replace(dual_coef=solved.dual_coef[:n])
 
 
 def _largest_nu(machine: Machine) -> float:
     """Return the largest nu that a machine has a solution for."""
     y, upper = machine.signs, machine.upper
     return 2 * min(upper[y == 1].sum(), upper[y == -1].sum()) / upper.sum() if len(y) else 0.0
-
-
-@jax.jit
-def _classified(K: Array, y: Array, q: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
-    """Return the point, coefficients, bias, C, certificate and steps of a `NuSVC`."""
-    a, s, positive, negative, steps = minimized(K, y, jnp.zeros_like(a), upper, a, tol, limit)
-    r = (positive + negative) / 2
-    arrays, diagonal = (y, q, upper / r, y, jnp.zeros((), a.dtype)), diagonal_of(K).astype(a.dtype)
-    problem = box_problem_of(None, arrays, C=1 / r, diagonal=diagonal)
-    hinge = problem.certified(a / r, s / r, a.dtype)
-    return a, hinge.dual_coef, hinge.bias, 1 / r, hinge.certificate, steps
 
 
 class NuSVR(SVR):
@@ -231,7 +212,7 @@ class NuSVR(SVR):
 
     def _learn(self, X: Any, y: Any, sample_weight: Any) -> Any:
         n = int(np.count_nonzero(sample_weights(sample_weight, _num_samples(X)) > 0))
-        require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
+        _require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
         return super()._learn(X, y, sample_weight)
 
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
@@ -242,21 +223,12 @@ class NuSVR(SVR):
             return constant_solution(2 * n, 0.0)
         problem = both_sides(target, upper, 0.0, padded_size(2 * n, up_to=MOST_VARIABLES))
         start = np.tile(first_at_bounds(self.nu * upper.sum() / 2, upper), 2)
-        problem = problem._replace(start=np.pad(start, (0, len(problem.y) - 2 * n)))
+        start = np.pad(start, (0, len(problem.y) - 2 * n))
+        problem = problem._replace(equality="tube", start=start)
         with jax.enable_x64(True):
             if data.K is None:
                 data = data._replace(K=data.values.between(data.x, data.x))
             operator = data.operator((slice(0, n), slice(0, n)), len(problem.y))
-            solved, self.epsilon_ = solve_certified(_regressed, operator, problem, self.tol, self.max_iter)
+            solved = solve_box(operator, problem, self.tol, self.max_iter)
+        self.epsilon_ = solved.parameter
         return solved
-
-
-@jax.jit
-def _regressed(K: Array, y: Array, t: Array, upper: Array, a: Array, tol: Array, limit: Array) -> Any:
-    """Return the point, coefficients, bias, epsilon, certificate and steps of a `NuSVR`."""
-    a, s, positive, negative, steps = minimized(K, y, t, upper, a, tol, limit)
-    epsilon = jnp.maximum(-(positive + negative) / 2, 0)
-    arrays, diagonal = (y, t - epsilon, upper, y, jnp.zeros((), a.dtype)), diagonal_of(K).astype(a.dtype)
-    tube = box_problem_of(None, arrays, diagonal=diagonal).certified(a, s, a.dtype)
-    certificate = relative_to(tube.certificate, ROUNDING_OF_ZERO * jnp.minimum(1, upper @ jnp.abs(t)))
-    return a, tube.dual_coef, tube.bias, epsilon, certificate, steps

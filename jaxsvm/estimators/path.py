@@ -16,16 +16,15 @@ from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.training.box import hinge_data, is_indefinite
-from jaxsvm.estimators.training.chains import Chain, solve_chains
-from jaxsvm.estimators.training.machines import Machine, in_threads, weighted_problem
+from jaxsvm.estimators.training.machines import Machine, weighted_problem
 from jaxsvm.estimators.training.multiclass import class_slices, one_thread
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop import measured as loop
 from jaxsvm.loop.interruption import answering
+from jaxsvm.loop.many import Chain, hinge_data, is_indefinite, solve_chains, solve_many
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.model_selection.cross_validation import Scores, cross_validate
 from jaxsvm.model_selection.folds import Folds
 from jaxsvm.model_selection.grid import C_grid
@@ -175,7 +174,7 @@ class SVCPath(SVC):
             trains[fold, train] = weight[train]
         tasks = _tasks(class_slices(codes, len(self.classes_)), trains)
         solve = functools.partial(self._solve_chain, data, K, codes)
-        chains = in_threads(solve, tasks, key=lambda task: (padded_size(len(task.rows)), len(task.folds)))
+        chains = solve_many(solve, tasks, lambda task: (padded_size(len(task.rows)), len(task.folds)))
         self.largest_gap_ = np.zeros((len(folds), len(self.Cs_)))
         for task, chain in zip(tasks, chains, strict=True):
             np.maximum.at(self.largest_gap_, task.folds, chain.gap)
@@ -217,12 +216,11 @@ class SVCPath(SVC):
 
         part = np.zeros((size, size), K.dtype)
         part[:n, :n] = K[np.ix_(task.rows, task.rows)]
-        x = data.features([task.rows], size) if n > loop.MEASURED.samples_of_one_working_set else None
-        chain = solve_chains(data.values, part, y, weight, self.Cs_, self.bias, self.tol, x)
-        if not data.definite:
-            machine = hinge_data(y, weight.max(axis=0), self.bias)
-            if is_indefinite(data.values.stored(part), machine):
-                chain = chain._replace(gap=np.full_like(chain.gap, np.inf))
+        x = data.features([task.rows], size) if n > MEASURED.samples_of_one_working_set else None
+        gram = data.values.stored(part, data.definite)
+        chain = solve_chains(gram, y, weight, self.Cs_, self.bias, self.tol, x)
+        if is_indefinite(gram, hinge_data(y, weight.max(axis=0), self.bias)):
+            chain = chain._replace(gap=np.full_like(chain.gap, np.inf))
         return chain._replace(coef=chain.coef[:, :, :n])
 
     def _warn_of_gaps(self) -> None:

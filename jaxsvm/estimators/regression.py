@@ -15,14 +15,13 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _num_samples
 
 from jaxsvm.estimators.base import KernelEstimator, report, require_finite
-from jaxsvm.estimators.training.box import BoxData, Solved, constant_solution, solve_box, solve_by_driver
 from jaxsvm.estimators.training.machines import hard_margin, pairs_or_features
 from jaxsvm.estimators.training.progress import Progress
 from jaxsvm.estimators.training.samples import Samples, padded_size, samples
-from jaxsvm.estimators.training.within_classes import first_at_bounds
 from jaxsvm.estimators.validation import EstimatorKernel, Gamma, costs, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import estimating
+from jaxsvm.loop.many import BoxData, Solved, constant_solution, solve_box, solve_by_driver
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.box import one_class_problem, svr_problem, tube
@@ -189,7 +188,7 @@ def both_sides(target: np.ndarray, upper: np.ndarray, epsilon: float, size: int)
     y, q, U = np.ones(size), np.zeros(size), np.zeros(size)
     y[: 2 * len(target)], q[: 2 * len(target)] = tube(target, epsilon)
     U[: 2 * len(target)] = np.tile(upper, 2)
-    return BoxData(y, q, U, y)
+    return BoxData(y, q, U, "y")
 
 
 class OneClassSVM(OutlierMixin, OneMachine):
@@ -273,6 +272,11 @@ class OneClassSVM(OutlierMixin, OneMachine):
         return np.where(self.decision_function(X) >= 0, 1, -1)
 
 
+def first_at_bounds(budget: float, upper: np.ndarray) -> np.ndarray:
+    """Return LIBSVM's start: the first samples at their bounds `(n,)`, until their sum is `budget`."""
+    return np.clip(budget - np.append(0, np.cumsum(upper)[:-1]), 0, upper)
+
+
 def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter: int, callback: Any) -> Solved:
     """Return the solution of a one-class machine; STALLED if its objective is 0 up to rounding."""
     n, size, data = len(upper), padded_size(len(upper)), data.with_definiteness()
@@ -290,7 +294,7 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
                 product[rows] = K @ start[full]
         else:
             product[:n] = data.K[:, full] @ start[full]
-        problem = BoxData(np.ones(size), np.zeros(size), U, np.ones(size), budget, start)
+        problem = BoxData(np.ones(size), np.zeros(size), U, "y", budget, start)
         floor = 1e-6 * budget * float(np.asarray(operator.diag()).max())  # an objective below it counts as 0
         result = solve_box(operator, problem, tol, max_iter, product, floor, callback)
         if result.status == Status.CONVERGED and abs(float(result.certificate.dual)) <= floor:

@@ -17,7 +17,6 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call
 
 from jaxsvm.estimators.base import LinearEstimator
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.training.box import Solved, solved_of
 from jaxsvm.estimators.training.machines import Machine
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.training.samples import Samples, padded_size
@@ -32,8 +31,8 @@ from jaxsvm.estimators.validation import (
     weights_of,
 )
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import estimating, until_halt
+from jaxsvm.loop.many import Solved, solve_by_driver
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
@@ -126,8 +125,7 @@ class SBPClassifier(SVC):
         y[:n], weight[:n] = machine.signs, machine.upper / machine.upper.mean()
         radius = float(np.sqrt(np.asarray(operator.diag())[:n].max() + (self.bias == "regularized")))
         problem = slack_problem(operator, y, self.nu * radius, bias=self.bias, sample_weight=weight)
-        fit = drive(problem, solver, key, options=QUIET)
-        solved = solved_of(fit, int(fit.steps))
+        solved = solve_by_driver(problem, solver, key=key)
         return solved._replace(dual_coef=solved.dual_coef[:n])
 
 

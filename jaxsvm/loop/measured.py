@@ -41,6 +41,22 @@ class Measured:
     """Seconds that compiled steps run before the host looks at the clock."""
     credible_share: float = 0.9
     """Share of its threshold that a running value must reach before a certificate is computed for it."""
+    samples_at_once: int = 1024
+    """Samples of one of many problems with stored kernel values up to which its pair steps work on all of them."""
+    samples_of_one_block: int = 3072
+    """Samples up to which a chain over C works on one block: longer rows do not stay in the cache."""
+    steps_per_sample: int = 500
+    """Pair steps per sample after which another method continues."""
+    steps_of_a_piece: int = 2**17
+    """Pair steps of a compiled solve between two looks at Ctrl-C: on all of 1,024 samples they take .2 s."""
+    sets_of_a_piece: int = 16
+    """Working sets of its first piece: later ones take as long as a burst of the driver."""
+    features_always_few: int = 64
+    """Features up to which a linear machine is solved by interior points, for any number of samples."""
+    samples_per_feature: int = 10
+    """Samples a feature from which a linear machine is solved by interior points."""
+    acceptable_gap: float = 0.01
+    """Relative gap at which interior points may end: pair steps did not reduce such a gap in minutes."""
 
     @property
     def samples_of_a_larger_set(self) -> int:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxsvm.gram.contract import Gram
-from jaxsvm.loop.whole import solve_whole
+from jaxsvm.loop.many import solve_whole
 from jaxsvm.numerics.precision import bits_of, in_double, of_bits, widened
 from jaxsvm.path.carried import Point, lengths, validity
 from jaxsvm.path.measured import MEASURED

@@ -29,9 +29,9 @@ from jaxsvm.gram.dense import among
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, like, widened
-from jaxsvm.problems import arguments, constraint
+from jaxsvm.problems import arguments
 from jaxsvm.problems.certificates import box as certificates
-from jaxsvm.problems.certificates import corrections
+from jaxsvm.problems.certificates import constraint, corrections
 from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.runtime.arrays import filled, in_a_line, on_device, owned, transfers
 

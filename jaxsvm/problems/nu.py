@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.numerics.precision import rounded
-from jaxsvm.problems import arguments, constraint
 from jaxsvm.problems.box import BoxProblem, hinge_problem
+from jaxsvm.problems.certificates import constraint
 from jaxsvm.results.fit import Answer, Certificate
 from jaxsvm.runtime.arrays import transfers
 
@@ -52,9 +52,11 @@ class NuProblem(BoxProblem):
         return dataclasses.replace(other, e=self.e * other.upper.sum() / self.upper.sum())
 
     def feasible_point(self, a: Float[Array, " n"], /) -> Float[Array, " n"]:
+        """Return a feasible point near a: each group is moved onto its sum by itself."""
         return self._by_groups(constraint.feasible_point, a)
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return a point of the box moved back onto the sums that rounding took it off."""
         return self._by_groups(constraint.on_equality, a)
 
     def _by_groups(self, move: Any, a: Array) -> Array:
@@ -63,9 +65,11 @@ class NuProblem(BoxProblem):
         return jnp.where(first, *(move(part, a) for part in parts))
 
     def margins(self, point: Array, s: Array) -> Float[Array, " n"]:
+        """Return the products: there is no path, so no point is moved to another C."""
         return s
 
     def gradient(self, a: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return `s = Qa` from `margins`."""
         return margins
 
     def machine(self, a: Float[Array, " n"], s: Float[Array, " n"]) -> tuple[BoxProblem, Array, Array, Array]:
@@ -81,11 +85,14 @@ class NuProblem(BoxProblem):
         return whole, a / r, s / r, epsilon if self.tube else 1 / r
 
     def certificate(self, point: Array, s: Array, bias: Any = None) -> Certificate:
-        del bias  # that of the machine is its own
+        """Return the certificate of the `machine`, whose bias is its own."""
+        del bias
         machine, a, s, _ = self.machine(point, s)
         return machine.certificate(a, s)
 
     def certified(self, point: Array, s: Array, dtype: Any, bias: Any = None) -> Answer:
+        """Certify the `machine` that a point solves, in the numbers that the caller gets."""
+        del bias
         machine, a, s, _ = self.machine(point, s)
         if not self.tube and dtype != a.dtype:
             a = rounded(a, dtype)
@@ -126,7 +133,9 @@ def nu_problem(gram: Gram, y: ArrayLike, nu: ArrayLike = 0.5, *, sample_weight: 
     sums = [jnp.where(hinge.y * sign > 0, hinge.upper, 0).sum() for sign in (1, -1)]
     total, least = sums[0] + sums[1], jnp.minimum(*sums)
     if is_concrete(hinge, nu) and not float(nu) * float(total) <= 2 * float(least) * (1 + 1e-6):
-        raise InputError(f"nu is {nu}: at most twice the smaller class's share, {float(2 * least / total):.6g}, is possible.")
+        raise InputError(
+            f"nu is {nu}: at most twice the smaller class's share, {float(2 * least / total):.6g}, is possible."
+        )
     e = jnp.minimum(jnp.asarray(nu, hinge.dtype) * total / 2, least)
     feasible = hinge.feasible & (jnp.asarray(nu) * total <= 2 * least * (1 + 1e-6)) & (jnp.asarray(nu) > 0)
     parts = {field.name: getattr(hinge, field.name) for field in dataclasses.fields(BoxProblem)}

@@ -30,6 +30,8 @@ from jaxsvm.runtime.arrays import require_own_process
 VALUES_PER_BLOCK = gram.MEASURED.bytes_per_block // 8
 FLOAT32_ERROR = 2.0**-21
 """Bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)` (half of it was measured)."""
+OF_PRODUCTS = ("linear", "poly", "rbf", "sigmoid")
+"""Kernels whose values NumPy computes from products of points."""
 FAR = 64.0
 """Widths of a kernel from the points' mean up to which they may be rounded to float32, which adds `2^-24` a width."""
 FAR_IN_DOUBLE = FAR * 2**29
@@ -73,7 +75,7 @@ class KernelValues:
             return values.astype(np.float64)
         m, n = x.shape[0], z.shape[0]
         sparse = sp.issparse(x) or sp.issparse(z)
-        if self.name in ("linear", "poly", "rbf", "sigmoid") and not sparse and m * n <= MEASURED.values_by_numpy:
+        if self.name in OF_PRODUCTS and not sparse and m * n <= MEASURED.values_by_numpy:
             return self._few(x, z)
         if self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy):
             values = pairwise_kernels(x, z, metric=self.name, **self.parameters)
@@ -116,11 +118,13 @@ class KernelValues:
         """Yield pairs of a slice of the rows of x and their values against all of z, `(rows, n)`."""
         m, n = x.shape[0], z.shape[0]
         sparse = sp.issparse(x) or sp.issparse(z)
-        if self.by_values or (self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy)):
-            step = max(VALUES_PER_BLOCK // max(n, 1), 64)
+        by_numpy = self.name in OF_PRODUCTS and not sparse and m * n <= MEASURED.values_by_blocks_of_numpy
+        if by_numpy or self.by_values or (self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy)):
+            values = MEASURED.values_of_a_block_of_numpy if by_numpy else VALUES_PER_BLOCK
+            step = max(values // max(n, 1), 64)
             for start in range(0, m, step):
                 rows = slice(start, min(start + step, m))
-                yield rows, self.between(x[rows], z)
+                yield rows, self._few(x[rows], z) if by_numpy else self.between(x[rows], z)
             return
         require_own_process()
         x, z = (points if sp.issparse(points) else np.asarray(points) for points in (x, z))

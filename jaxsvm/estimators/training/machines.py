@@ -3,14 +3,18 @@
 Machines of similar sizes share one compiled program, and as many threads as there are cores call it.
 """
 
-import concurrent.futures
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from sklearn.utils import check_random_state
 
-from jaxsvm.estimators.training.box import (
+from jaxsvm.estimators.training.kernel_values import padded_rows
+from jaxsvm.estimators.training.samples import Samples, padded_size
+from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.loop.interruption import watching
+from jaxsvm.loop.many import (
     BoxData,
     Solved,
     constant_solution,
@@ -19,17 +23,15 @@ from jaxsvm.estimators.training.box import (
     solve_box,
     solve_by_driver,
     solve_in_features,
+    solve_many,
 )
-from jaxsvm.estimators.training.kernel_values import padded_rows
-from jaxsvm.estimators.training.samples import Samples, padded_size
-from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop.interruption import watching, with_settings, workers
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.judge import judged
 from jaxsvm.results.status import Status
+from jaxsvm.solvers.contract import Solver
 
 
 class Machine(NamedTuple):
@@ -98,6 +100,8 @@ def train(
     max_iter: int,
     done: Callable[[Solved], Any],
     callback: Callable[[Fit], Any] | None = None,
+    solver: Solver | None = None,
+    seed: Any = None,
 ) -> list[Solved]:
     """Train machines of two classes.
 
@@ -110,24 +114,28 @@ def train(
         max_iter: Most steps of each; -1 sets no limit.
         done: Called with the solution of each.
         callback: Called on the way of solves by the driver of `jaxsvm.fit`, or None.
+        solver: The solver of all, with its own tolerance; None chooses.
+        seed: The seed of a solver that draws; None: 0.
 
     Raises:
         KeyboardInterrupt: If Ctrl-C came, or the time of the caller was up, before the last began.
     """
     data = data.with_definiteness()
+    key = None if seed is None else jax.random.key(check_random_state(seed).randint(2**31 - 1))
+    by_one_program = loss == "hinge" and solver is None
 
     def solve(machine: Machine) -> Solved:
         stop.check()
-        if loss == "hinge" and machine.n <= LARGEST_PADDED:
+        if by_one_program and machine.n <= LARGEST_PADDED:
             solved = _solve_whole(data, machine, bias, tol, max_iter, callback)
         else:
-            solved = _solve_by_driver(data, machine, loss, bias, tol, callback)
+            solved = _solve_by_driver(data, machine, loss, bias, tol if solver is None else solver, callback, key)
         done(solved)
         return solved
 
     with jax.enable_x64(True), watching() as stop:
-        if loss == "hinge":
-            return in_threads(solve, machines, key=lambda machine: padded_size(machine.n))
+        if by_one_program:
+            return solve_many(solve, machines, lambda machine: padded_size(machine.n))
         return [solve(machine) for machine in machines]
 
 
@@ -153,8 +161,8 @@ def _solve_whole(
         result = solve_box(operator, problem, tol, most, callback=callback)
         if data.exact is None or result.status == Status.MAX_STEPS and max_iter >= 0:
             return result
-        diagonal = float(np.asarray(operator.diag())[:n].max())
-        return _certified_in_double(data, machine, problem, result, diagonal, tol, most)
+        largest = np.asarray(operator.diag())[:n].max() if data.K is None else data.K.diagonal().max()
+        return _certified_in_double(data, machine, problem, result, float(largest), tol, most)
 
     result = pairs_or_features(data, machine.parts, problem, tol, max_iter, by_pairs)
     return result._replace(dual_coef=result.dual_coef[:n])
@@ -195,7 +203,7 @@ def _with_rounding(data: Samples, solved: Solved, diagonal: float, tol: float) -
 
 
 def _solve_by_driver(
-    data: Samples, machine: Machine, loss: str, bias: str, tol: float, callback: Callable[[Fit], Any] | None
+    data: Samples, machine: Machine, loss: str, bias: str, how: Any, callback: Callable[[Fit], Any] | None, key: Any
 ) -> Solved:
     """Solve a machine of any loss and size as `jaxsvm.fit` does; in float64 at last."""
     n, y = machine.n, machine.signs
@@ -203,14 +211,14 @@ def _solve_by_driver(
         operator = data.operator(machine.parts, padded_size(n))
     else:
         operator = gram_of(data.values.kernel, _filled(data.points(machine.parts)))
-    result = solve_by_driver(weighted_problem(operator, y, machine.upper, 1.0, loss, bias), tol, callback=callback)
+    result = solve_by_driver(weighted_problem(operator, y, machine.upper, 1.0, loss, bias), how, None, 0, callback, key)
     if data.exact is not None and result.status == Status.INTERRUPTED:
         result = _with_rounding(data, result, float(np.asarray(operator.diag())[:n].max()), tol)
     elif data.exact is not None:
         double = data.in_double(machine.parts)
         exact = gram_of(double.values.kernel, _filled(double.x)) if double.K is None else double.values.stored(double.K)
         whole = weighted_problem(exact, y, machine.upper, 1.0, loss, bias)
-        again = solve_by_driver(whole, tol, np.abs(result.dual_coef[:n]), callback=callback)
+        again = solve_by_driver(whole, how, np.abs(result.dual_coef[:n]), callback=callback)
         result = again._replace(steps=again.steps + result.steps)
     return result._replace(dual_coef=result.dual_coef[:n])
 
@@ -236,25 +244,3 @@ def weighted_problem(operator: Any, y: np.ndarray, weight: np.ndarray, C: float,
     signs[:n], shares[:n] = y, weight / top
     make, cost = (hinge_problem, C * top) if loss == "hinge" else (svm_problem, 2 * C * top)
     return make(operator, signs, cost, bias=bias, sample_weight=shares)
-
-
-def in_threads(function: Callable[[Any], Any], items: Sequence[Any], key: Callable[[Any], Any]) -> list[Any]:
-    """Return `function` of each item, in order, computed by one thread per core, with this thread's settings of JAX.
-
-    The first item of each key comes before the others, since it compiles.
-
-    Args:
-        function: Maps an item to its result.
-        items: The items.
-        key: Maps an item to what identifies its compiled program.
-    """
-    if workers() < 2 or len(items) < 2:
-        return [function(item) for item in items]
-    first = {key(items[place]): place for place in reversed(range(len(items)))}.values()
-    results: dict[int, Any] = {}
-    with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
-        for batch in (list(first), [place for place in range(len(items)) if place not in set(first)]):
-            results.update(
-                zip(batch, pool.map(with_settings(function), [items[place] for place in batch]), strict=True)
-            )
-    return [results[place] for place in range(len(items))]

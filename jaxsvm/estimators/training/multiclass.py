@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from jaxsvm.estimators.training.box import Solved
 from jaxsvm.estimators.training.machines import Machine
+from jaxsvm.loop.many import Solved
 
 
 def class_slices(codes: np.ndarray, k: int) -> list[slice]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.estimators.training.box import Solved
+from jaxsvm.loop.many import Solved
 from jaxsvm.results.fit import Fit
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from jaxsvm.estimators.measured import MEASURED
-from jaxsvm.estimators.training.box import BoxData, is_indefinite, prefers_features
 from jaxsvm.estimators.training.kernel_values import FAR, FLOAT32_ERROR, KernelValues, padded_rows, placed
 from jaxsvm.gram.build import require_symmetric
 from jaxsvm.kernels import RBF, Linear
 from jaxsvm.kernels.distances import NEAR
+from jaxsvm.loop.many import BoxData, is_indefinite, prefers_features
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 
@@ -70,7 +70,7 @@ class Samples(NamedTuple):
             return self
         n = len(self.K)
         size = padded_size(n, up_to=n)
-        whole = BoxData(np.ones(size), np.ones(size), (np.arange(size) < n).astype(float), None)
+        whole = BoxData(np.ones(size), np.ones(size), (np.arange(size) < n).astype(float), "")
         with jax.enable_x64(True):
             return self._replace(definite=not is_indefinite(self.operator((slice(0, n),), size), whole))
 

@@ -1,0 +1,480 @@
+"""Solve many small problems, a size class by one compiled program: the third entrance, beside `fit` and `fit_compiled`.
+
+The drivers check a fit several times a second and may change its solver. For 325 problems of some hundred samples each
+that takes longer than the problems. So a whole solve, steps and certificate, is one program, which several threads
+call (`solve_many`); a long solve calls it again and again, since Ctrl-C is seen between calls only. It works in float64
+on kernel values as they come (float32 is LIBSVM's own choice). It stops when both the relative duality gap and LIBSVM's
+violation of the optimality conditions are at most `tol`. Where it does not reach that, the driver continues.
+
+Linear machines of few features are solved by interior points in feature space from the start: pair steps took seconds
+at C = 100, and did not end at C = 1e4.
+"""
+
+import concurrent.futures
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array
+
+from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.dense import DenseGram
+from jaxsvm.kernels import Linear
+from jaxsvm.loop.bursts import next_burst
+from jaxsvm.loop.choice import first_choice
+from jaxsvm.loop.driver import Options, drive
+from jaxsvm.loop.interruption import unless, until_halt, watching, with_settings, workers
+from jaxsvm.loop.measured import MEASURED
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.certificates.definiteness import negative_curvature
+from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.nu import NuProblem
+from jaxsvm.results.fit import Certificate, Fit
+from jaxsvm.results.judge import refused, relative_to, verdict
+from jaxsvm.results.status import Status
+from jaxsvm.runtime.loops import while_loop
+from jaxsvm.solvers.box.interior_point import InteriorPoint
+from jaxsvm.solvers.contract import NEVER, Solver
+from jaxsvm.solvers.working_set import WorkingSet
+from jaxsvm.solvers.working_set.block import double_steps, pair_steps
+from jaxsvm.solvers.working_set.members import ends, ends_of_groups, sides
+
+ROUNDING_OF_ZERO = 1e-12
+"""A violation, or a gap where the optimum is 0, up to which it counts as 0."""
+MOST_SETS = 1000
+"""Working sets after which the driver continues."""
+MOST_STEPS_OF_NU = 10_000_000
+"""Pair steps after which a nu machine, which the driver does not continue, ends."""
+
+
+def solve_whole(round: Callable[..., Any], state: Any, limit: Array | int, excess: Array) -> tuple[Any, Array, Array]:
+    """Run rounds until the excess is at most 1, or NaN, or `limit` steps are taken; traceable.
+
+    Args:
+        round: Maps a state, and the steps that are left, to the next state, the steps that it took, and the excess: the
+            value of the stop rule over its threshold, 0 if no further round can change anything.
+        state: The start, a pytree.
+        limit: The most steps.
+        excess: The excess at the start, `()`; infinite if it is not known.
+
+    Returns:
+        The last state, the number of steps, int32 `()`, and the excess.
+    """
+
+    def turn(solve: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        state, steps, excess = round(solve[0], limit - solve[1])
+        return state, solve[1] + jnp.asarray(steps, jnp.int32), excess
+
+    start = (state, jnp.zeros((), jnp.int32), excess)
+    return while_loop(lambda solve: (solve[2] > 1) & (solve[1] < limit), turn, start)
+
+
+class BoxData(NamedTuple):
+    """A box problem as NumPy arrays: `max q'a - a'Qa/2`, `0 <= a <= upper`, `y'a = e`.
+
+    `Q_ij = y_i y_j (K_ij + offset)`.
+
+    Attributes:
+        y: Signs, `(n,)`.
+        q: The linear term, `(n,)`.
+        upper: Upper bounds, `(n,)`; 0 for an absent sample.
+        equality: Whether there is the equality, "y"; "" for none; "nu" or "tube" for that of a nu machine, of two
+            classes or of regression, whose groups keep the sums that they have at the start.
+        e: Its right-hand side.
+        start: A feasible point, `(n,)`; None starts at 0.
+        offset: 1.0 with a regularised bias, else 0.0.
+    """
+
+    y: np.ndarray
+    q: np.ndarray
+    upper: np.ndarray
+    equality: str
+    e: float = 0.0
+    start: np.ndarray | None = None
+    offset: float = 0.0
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """Return the arrays that a compiled program takes: y, q, upper, e."""
+        return self.y, self.q, self.upper, np.float64(self.e)
+
+    @property
+    def form(self) -> tuple[str, float]:
+        """Return what a program is compiled for."""
+        return self.equality, self.offset
+
+
+class Solved(NamedTuple):
+    """A solution as NumPy arrays.
+
+    Attributes:
+        dual_coef: Coefficients of the decision function, `y a`, `(n,)`.
+        bias: Its constant.
+        certificate: Primal value, dual value and relative gap of both.
+        steps: Pair steps.
+        status: How the solve ended.
+        parameter: The C, or epsilon, that nu stands for; NaN without nu.
+    """
+
+    dual_coef: np.ndarray
+    bias: float
+    certificate: Certificate
+    steps: int
+    status: Status
+    parameter: float = np.nan
+
+    def judged(self, tol: float, definite: bool) -> "Solved":
+        """Return the solution with its verdict, or with its own status above `tol`; no certificate if indefinite."""
+        finite = bool(np.isfinite(self.bias) and np.isfinite(self.dual_coef).all())
+        code = verdict(self.certificate, tol, finite=finite, definite=definite, otherwise=self.status)
+        known = self.certificate if definite else jax.tree.map(np.asarray, refused(self.certificate, True))
+        return self._replace(certificate=known, status=Status(int(code)))
+
+
+def hinge_data(y: np.ndarray, upper: np.ndarray, bias: str) -> BoxData:
+    """Return the box problem of a hinge machine with signs and costs `(n,)`."""
+    return BoxData(y, np.ones(len(y)), upper, "y" if bias == "free" else "", offset=float(bias == "regularized"))
+
+
+def constant_solution(n: int, bias: float) -> Solved:
+    """Return the exact solution whose n coefficients and objective are 0."""
+    zero: Any = np.float64(0)
+    return Solved(np.zeros(n), bias, Certificate(zero, zero, zero), 0, Status.STALLED).judged(0.0, definite=True)
+
+
+def solve_many(solve: Callable[[Any], Any], problems: Sequence[Any], program: Callable[[Any], Any]) -> list[Any]:
+    """Return `solve` of each problem, in order, computed by one thread per core, with this thread's settings of JAX.
+
+    The first problem of each program comes before the others, since it compiles.
+
+    Args:
+        solve: Maps a problem to its solution.
+        problems: The problems.
+        program: Maps a problem to what identifies its compiled program, such as its size class.
+    """
+    if workers() < 2 or len(problems) < 2:
+        return [solve(problem) for problem in problems]
+    first = set({program(problems[place]): place for place in reversed(range(len(problems)))}.values())
+    results: dict[int, Any] = {}
+    with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
+        for batch in (sorted(first), [place for place in range(len(problems)) if place not in first]):
+            found = pool.map(with_settings(solve), [problems[place] for place in batch])
+            results.update(zip(batch, found, strict=True))
+    return [results[place] for place in range(len(problems))]
+
+
+def solve_box(
+    gram: Gram,
+    data: BoxData,
+    tol: float,
+    max_iter: int = -1,
+    start_product: Any = None,
+    floor: float | None = None,
+    callback: Callable[[Fit], Any] | None = None,
+) -> Solved:
+    """Solve a box problem; call it with x64 on.
+
+    Args:
+        gram: The Gram operator of its n points; stored for a nu machine.
+        data: The problem.
+        tol: The relative duality gap, and the largest violation, to stop at, > 0.
+        max_iter: Most pair steps, checked between working sets; -1 sets no limit.
+        start_product: `K (y start)`, `(n,)`, if there is a start; None computes it where values are stored.
+        floor: The gap is relative to at least this objective. None takes `ROUNDING_OF_ZERO`, or that share of the
+            losses where they are small (at a tiny C).
+        callback: Called on the way, once the driver of `jaxsvm.fit` continues, or None.
+
+    Returns:
+        The solution; its status is not CONVERGED if it is not certified to `tol`.
+    """
+    a = np.zeros(len(data.y)) if data.start is None else data.start
+    if start_product is None:
+        K: Any = None if data.start is None else cast(DenseGram, gram).K
+        start_product = a if K is None else np.einsum("ij,j->i", np.asarray(K), data.y * a)  # by no threads of a BLAS
+    s = data.y * (start_product + data.offset * (data.y @ a))
+    of_nu = data.equality in ("nu", "tube")
+    limit = max_iter if max_iter >= 0 else MOST_STEPS_OF_NU if of_nu else NEVER
+    floor = ROUNDING_OF_ZERO * min(1.0, float(data.upper @ np.abs(data.q))) if floor is None else floor
+    steps, left, sets = 0, MOST_SETS, MEASURED.sets_of_a_piece
+    piece = MEASURED.steps_of_a_piece * MEASURED.samples_at_once // max(len(a), MEASURED.samples_at_once)
+    with watching() as stop:
+        while True:
+            began, bounds = time.monotonic(), np.int32((min(limit - steps, piece), min(sets, left)))
+            result = _solved(gram, data.arrays, a, s, np.float64(tol), bounds, np.float64(floor), data.form)
+            a, s, more, used, goes_on, *solution = jax.tree.map(np.asarray, result)
+            stop.begun = True
+            steps, left = steps + int(more), left - int(used)
+            sets = next_burst(sets, int(used), time.monotonic() - began)
+            if not goes_on or steps >= limit or left <= 0 or stop.seen:
+                break
+    alpha, dual_coef, bias, certificate, parameter = solution
+    ended = float(certificate.relative_gap) <= tol or steps >= limit or stop.seen
+    if ended or of_nu:
+        status = Status.INTERRUPTED if stop.seen else Status.MAX_STEPS
+        solved = Solved(dual_coef, float(bias), certificate, steps, status, float(parameter))
+        return solved.judged(tol, definite=not is_indefinite(gram, data))
+    return solve_by_driver(box_problem_of(gram, data.arrays, data.form), tol, alpha, steps, callback)
+
+
+def is_indefinite(gram: Gram, data: BoxData) -> bool:
+    """Return whether a problem's matrix has negative curvature along its feasible directions; call it with x64 on.
+
+    A kernel that is known to be positive semidefinite is not checked.
+    """
+    return not gram.definite and bool(_curvature(gram, data.arrays, data.form))
+
+
+@functools.partial(jax.jit, static_argnames="form")
+def _curvature(gram: Gram, arrays: Any, form: tuple[str, float]) -> Any:
+    return negative_curvature(box_problem_of(gram, arrays, form))
+
+
+def prefers_features(x: Any, n: int) -> bool:
+    """Return whether to solve a linear machine on n samples of points `(n, d)` by interior points in feature space."""
+    return x.shape[1] <= min(n / 2, max(MEASURED.features_always_few, n / MEASURED.samples_per_feature))
+
+
+def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callable[[int], Solved]) -> Solved:
+    """Solve a box problem of a linear kernel by interior points in the space of its features; call it with x64 on.
+
+    A problem of a single working set is first tried by pair steps, which mostly take no time.
+
+    Args:
+        x: The points, `(n, d)`; those of absent samples may be anything finite.
+        data: The problem; its start is not used.
+        tol: The relative duality gap to reach, > 0.
+        by_pairs: Solves the problem by pair steps, given the most steps.
+
+    Returns:
+        The better of both solutions, as `solve_box` returns it.
+    """
+    most = MEASURED.steps_per_sample * len(data.y)
+    before = by_pairs(most) if len(data.y) <= MEASURED.samples_of_one_working_set else None
+    if before is not None and before.status in (Status.CONVERGED, Status.INTERRUPTED):
+        return before
+    size = max(16, 2 ** (x.shape[1] - 1).bit_length())  # of columns: similar numbers of features share a program
+    operator = gram_of(Linear(), np.pad(np.asarray(x, np.float64), ((0, 0), (0, size - x.shape[1]))))
+    problem = box_problem_of(operator, data.arrays, data.form)
+    # A gap of 1e-5 tol costs a few more steps, and mostly satisfies LIBSVM's rule too.
+    result = solve_by_driver(problem, InteriorPoint(tol=1e-5 * tol)).judged(tol, operator.definite)
+    gap = float(result.certificate.relative_gap)
+    if result.status == Status.CONVERGED:
+        return result
+    if before is None and (gap <= MEASURED.acceptable_gap or result.status == Status.INTERRUPTED):
+        return result
+    other = by_pairs(most) if before is None else before
+    return result if gap <= float(other.certificate.relative_gap) else other
+
+
+def recertified(data: BoxData, dual_coef: np.ndarray, product: np.ndarray) -> tuple[float, Certificate]:
+    """Return the constant and the certificate of coefficients for other kernel values; call it with x64 on.
+
+    Args:
+        data: The problem.
+        dual_coef: `y a`, `(n,)`.
+        product: `K (y a)`, `(n,)`, with the other kernel values.
+    """
+    a, s = data.y * dual_coef, data.y * (product + data.offset * dual_coef.sum())
+    bias, certificate = jax.tree.map(np.asarray, _assessed(data.arrays, a, s, data.form))
+    return float(bias), certificate
+
+
+@functools.partial(jax.jit, static_argnames="form")
+def _assessed(arrays: Any, a: Array, s: Array, form: tuple[str, float]) -> Any:
+    result = box_problem_of(None, arrays, form).certified(a, s, a.dtype)
+    return result.bias, result.certificate
+
+
+def solve_by_driver(
+    problem: Problem,
+    how: Any,
+    init: Any = None,
+    steps: int = 0,
+    callback: Callable[[Fit], Any] | None = None,
+    key: Any = None,
+) -> Solved:
+    """Solve a problem by the driver of `jaxsvm.fit`, without its warnings.
+
+    The driver gives no warning, rather than a filter that removes it: filters apply to all threads.
+
+    Args:
+        problem: Any problem of the library.
+        how: A solver, or the relative duality gap to reach by the solvers that the driver chooses.
+        init: Dual variables to start from, `(n,)`, or None.
+        steps: Steps taken before, which count in the result.
+        callback: Called with the best certified fit on the way, or None.
+        key: A random key for solvers that draw; None: 0.
+    """
+    chosen = not isinstance(how, Solver)
+    solver = first_choice(problem, how) if chosen else how
+    options = Options(warns=False, may_change=chosen)
+    key = jax.random.key(0) if key is None else key
+    fit = drive(problem, solver, key, init, callback=callback, options=options)
+    certificate, coef = jax.tree.map(np.asarray, fit.certificate), np.asarray(fit.dual_coef, np.float64)
+    taken = steps + max(int(fit.counters.toward), int(fit.steps))
+    return Solved(coef, float(fit.bias), certificate, taken, Status(int(fit.status)))
+
+
+def box_problem_of(gram: Gram | None, arrays: Any, form: tuple[str, float]) -> BoxProblem:
+    """Return the problem of `BoxData.arrays`, without the checks of `jaxsvm.box_problem`; traceable.
+
+    Args:
+        gram: Its Gram operator; None where only a certificate is computed.
+        arrays: y, q, upper, e.
+        form: The equality and the offset of `BoxData`.
+    """
+    (y, q, upper, e), (equality, offset) = map(jnp.asarray, arrays), form
+    one, zero = jnp.ones((), y.dtype), jnp.zeros((), y.dtype)
+    diagonal = jnp.zeros_like(y) if gram is None else gram.diag().astype(y.dtype) + offset
+    parts = (cast(Gram, gram), y, q, upper, y if equality else None, e, one, zero, diagonal, one > 0, offset)
+    return NuProblem(*parts, equality == "tube") if equality in ("nu", "tube") else BoxProblem(*parts)
+
+
+@functools.partial(jax.jit, static_argnames="form")
+def _solved(
+    gram: Gram, arrays: Any, a: Array, s: Array, tol: Array, bounds: Array, floor: Array, form: tuple[str, float]
+) -> Any:
+    """Return a, s, pair steps, working sets, whether to go on, and alpha, coefficients, bias and certificate of a."""
+    problem = box_problem_of(gram, arrays, form)
+    at_once = gram.stored and (problem.n <= MEASURED.samples_at_once or problem.groups is not None)
+    a, s, *progress = (_at_once if at_once else _by_sets)(problem, a, s, tol, bounds, floor)
+    result = problem.certified(a, s, a.dtype)
+    parameter = problem.machine(a, s)[-1] if isinstance(problem, NuProblem) else jnp.full((), jnp.nan, a.dtype)
+    known = relative_to(result.certificate, floor)
+    return a, s, *progress, result.alpha, result.dual_coef, result.bias, known, parameter
+
+
+def _violation_and_gap(problem: BoxProblem, a: Array, s: Array, floor: Array) -> tuple[Array, Array]:
+    """Return the violation, and the gap relative to the dual value or `floor`."""
+    if problem.groups is None:
+        top, bottom = ends(problem, a, s)
+        violation, bias = top - bottom, (top + bottom) / 2 if problem.free_bias else None
+    else:
+        violation, bias = ends_of_groups(problem.groups, *sides(problem, a, s))[1], None
+    gap = relative_to(problem.certificate(a, s, bias), floor).relative_gap
+    return violation, jnp.where(violation <= ROUNDING_OF_ZERO, 0, gap)
+
+
+def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, floor: Array) -> tuple[Array, ...]:
+    """Solve on all samples as one working set: reduce the violation tenfold until the gap is small too."""
+    y, upper, K = problem.y, problem.upper, cast(DenseGram, problem.gram).K.astype(a.dtype)
+    K, end = K + problem.offset if problem.offset else K, y * upper
+    low, high = jnp.minimum(0, end), jnp.maximum(0, end)
+    steps_of = functools.partial(pair_steps, groups=problem.groups) if problem.free_bias else double_steps
+
+    # A violation of 1e-7 tol is at the rounding of float64. A nu machine without a margin has no gap at any violation.
+    least = 1e-7 if problem.groups is None else 1e-4
+
+    def round(state: tuple[Array, Array, Array], left: Array) -> tuple[Any, Array, Array]:
+        v, s, violation = state
+        most = jnp.minimum(left, MEASURED.steps_per_sample * problem.n)
+        v, _, more = steps_of(K, low, high, v, y * (problem.q - s), violation, most)
+        s = y * (K @ v)
+        excess = _violation_and_gap(problem, y * v, s, floor)[1] / tol
+        violation = violation / 10
+        return (v, s, violation), more, jnp.where(violation > tol * least, excess, 0)
+
+    (v, s, _), steps, excess = solve_whole(round, (y * a, s, tol), bounds[0], jnp.asarray(jnp.inf, a.dtype))
+    return y * v, s, steps, 0 * steps, excess > 1
+
+
+def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, floor: Array) -> tuple[Array, ...]:
+    """Solve by working sets: only their kernel rows are read."""
+    # Measured on pairs of digits, letters and MNIST's classes.
+    size = 128 if problem.n <= 1024 else 256 if problem.n <= 4096 else 512
+    solver = WorkingSet(tol=tol, size=size, fresh=size // 2)
+
+    def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
+        del left
+        state = solver.step(problem, before[0])
+        excess = jnp.maximum(*_violation_and_gap(problem, state.a, state.s, floor)) / tol
+        more = state.counters.toward - before[0].counters.toward
+        return (state, excess), more, jnp.where(state.counters.steps < bounds[1], excess, 0)
+
+    infinite = jnp.asarray(jnp.inf, a.dtype)
+    start = solver.begun(problem, {"a": a, "s": s, "exact": None}), infinite
+    (state, excess), steps, _ = solve_whole(round, start, bounds[0], infinite)
+    return state.a, state.s, steps, state.counters.steps, excess > 1
+
+
+class Chain(NamedTuple):
+    """Fits of f folds at c values of C, as NumPy arrays.
+
+    Attributes:
+        coef: Coefficients of the decision function, `y a`, `(f, c, n)`.
+        bias: Its constants, `(f, c)`.
+        gap: Relative duality gaps, `(f, c)`.
+    """
+
+    coef: np.ndarray
+    bias: np.ndarray
+    gap: np.ndarray
+
+
+def solve_chains(
+    gram: DenseGram, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float, x: Any = None
+) -> Chain:
+    """Solve for the same samples with the weights of each fold; call it with x64 on.
+
+    C grows: coefficients at the upper bound stay there, and all others are scaled with it. What a fold's one program
+    does not certify is solved again by itself, from the value before.
+
+    Args:
+        gram: The stored kernel values; those of absent samples may be anything finite.
+        y: Signs, `(n,)`.
+        weight: Factors of C, `(f, n)`; 0 for an absent sample. Both signs are present in each fold.
+        Cs: Increasing values of C, `(c,)`.
+        bias: "free", "regularized" or "none".
+        tol: The relative duality gap, > 0.
+        x: The points, `(n, d)`, of a linear kernel of few features, each value of which is solved by itself; else None.
+    """
+    shape, n = (len(weight), len(Cs)), len(y)
+    chain = Chain(np.zeros((*shape, n)), np.zeros(shape), np.full(shape, np.inf))
+    with watching() as stop:
+        for fold in range(len(weight) if x is None and n <= MEASURED.samples_of_one_block else 0):
+            data = hinge_data(y, weight[fold], bias)
+            found = unless(lambda: stop.seen, _chain, gram, data.arrays, Cs, np.float64(tol), data.form)
+            stop.check()
+            for part, values in zip(chain, found, strict=True):
+                part[fold] = values
+        for fold, place in until_halt(np.argwhere(~(chain.gap <= tol))):
+            data = hinge_data(y, Cs[place] * weight[fold], bias)
+            if x is not None:
+                solved = solve_in_features(x, data, tol, functools.partial(solve_box, gram, data, tol))
+            else:
+                before = y * chain.coef[fold, max(place - 1, 0)]
+                start = np.asarray(_grown(np, before, weight[fold], Cs[max(place - 1, 0)], Cs[place]))
+                solved = solve_box(gram, data._replace(start=start), tol)
+            chain.coef[fold, place], chain.bias[fold, place] = solved.dual_coef, solved.bias
+            chain.gap[fold, place] = float(solved.certificate.relative_gap)
+    return chain
+
+
+def _grown(xp: Any, a: Any, weight: Any, before: Any, C: Any) -> Any:
+    """Return the start at C from a solution at a smaller value: scaled if a sample is at its bound, else as it is."""
+    full = ((weight > 0) & (a >= before * weight * (1 - 1e-12))).any()
+    return xp.minimum(a * xp.where(full, C / before, 1), C * weight)
+
+
+@functools.partial(jax.jit, static_argnames="form")
+def _chain(gram: DenseGram, arrays: Any, Cs: Array, tol: Array, form: tuple[str, float]) -> tuple[Array, ...]:
+    """Return coefficients, constants and gaps of a fold at all values, `arrays` being those of C = 1."""
+    y, q, weight, e = arrays
+    bounds = jnp.asarray((min(2 * MEASURED.steps_per_sample * len(y), NEVER), 0), jnp.int32)
+
+    def at(carry: tuple[Array, Array, Array], C: Array) -> Any:
+        a, s, before = carry
+        grown = _grown(jnp, a, weight, before, C)
+        problem = box_problem_of(gram, (y, q, C * weight, e), form)
+        s = s * jnp.where((grown == a).all(), 1, C / before)
+        a, s, *_ = _at_once(problem, grown, s, tol, bounds, jnp.asarray(ROUNDING_OF_ZERO, y.dtype))
+        result = problem.certified(a, s, a.dtype)
+        return (a, s, C), (result.dual_coef, result.bias, result.certificate.relative_gap)
+
+    return lax.scan(at, (jnp.zeros_like(y), jnp.zeros_like(y), Cs[0]), Cs)[1]
