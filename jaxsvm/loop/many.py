@@ -205,7 +205,7 @@ def solve_box(
     piece = MEASURED.steps_of_a_piece * MEASURED.samples_at_once // max(len(a), MEASURED.samples_at_once)
     with watching() as stop:
         while True:
-            began, bounds = time.monotonic(), np.int32((min(limit - steps, piece), min(sets, left)))
+            began, bounds = time.monotonic(), np.array((min(limit - steps, piece), min(sets, left)), np.int32)
             result = _solved(gram, data.arrays, a, s, np.float64(tol), bounds, np.float64(floor), data.form)
             a, s, more, used, goes_on, *solution = jax.tree.map(np.asarray, result)
             stop.begun = True

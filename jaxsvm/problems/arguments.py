@@ -95,6 +95,12 @@ def require_positive_scalar(name: str, value: Any) -> None:
         raise InputError(f"{name} is {float(value)}: a positive finite number is needed.")
 
 
+def require_share(name: str, value: Any) -> None:
+    """Refuse anything but one number in (0, 1]; a traced one passes."""
+    if np.shape(value) or (is_concrete(value) and not 0 < float(value) <= 1):
+        raise InputError(f"{name} is {value}: one number in (0, 1] is needed.")
+
+
 def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | None, Array]:
     """Return weights, and whether they can be used, `()`; None and True if no weights are given."""
     if sample_weight is None:

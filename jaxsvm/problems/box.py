@@ -340,8 +340,7 @@ def one_class_problem(gram: Gram, nu: ArrayLike = 0.5, *, sample_weight: ArrayLi
     Raises:
         InputError: On concrete values that make no problem. Under tracing the fit's status is INFEASIBLE instead.
     """
-    if np.shape(nu) or (is_concrete(nu) and not 0 < float(nu) <= 1):  # pyright: ignore
-        raise InputError(f"nu is {nu}: one number in (0, 1] is needed.")
+    arguments.require_share("nu", nu)
     weight, usable = arguments.checked_weights(sample_weight, gram.n, arguments.vector_dtype(gram))
     weight = filled(gram.diag(), 1) if weight is None else weight
     problem = box_problem(gram, jnp.zeros_like(weight), weight, c=1.0, e=jnp.asarray(nu) * weight.sum())

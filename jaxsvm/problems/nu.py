@@ -20,10 +20,11 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.problems.certificates import constraint
 from jaxsvm.results.fit import Answer, Certificate
-from jaxsvm.runtime.arrays import transfers
+from jaxsvm.runtime.arrays import filled, owned, transfers
 
 
 @jax.tree_util.register_dataclass
@@ -127,16 +128,14 @@ def nu_problem(gram: Gram, y: ArrayLike, nu: ArrayLike = 0.5, *, sample_weight: 
         InputError: On concrete values that make no problem, such as a nu above twice the share of the smaller class.
             Under tracing the fit's status is INFEASIBLE instead.
     """
-    if np.shape(nu) or (is_concrete(nu) and not 0 < float(nu) <= 1):  # pyright: ignore
-        raise InputError(f"nu is {nu}: one number in (0, 1] is needed.")
+    arguments.require_share("nu", nu)
     hinge = hinge_problem(gram, y, 1.0, bias="free", sample_weight=sample_weight)
-    sums = [jnp.where(hinge.y * sign > 0, hinge.upper, 0).sum() for sign in (1, -1)]
-    total, least = sums[0] + sums[1], jnp.minimum(*sums)
-    if is_concrete(hinge, nu) and not float(nu) * float(total) <= 2 * float(least) * (1 + 1e-6):
-        raise InputError(
-            f"nu is {nu}: at most twice the smaller class's share, {float(2 * least / total):.6g}, is possible."
-        )
-    e = jnp.minimum(jnp.asarray(nu, hinge.dtype) * total / 2, least)
-    feasible = hinge.feasible & (jnp.asarray(nu) * total <= 2 * least * (1 + 1e-6)) & (jnp.asarray(nu) > 0)
+    xp: Any = np if is_concrete(hinge, nu) else jnp
+    total, apart = xp.asarray(hinge.upper).sum(), xp.asarray(hinge.upper) @ xp.asarray(hinge.y)
+    most, share = 1 - abs(apart) / total, xp.asarray(nu, hinge.dtype)
+    feasible = xp.asarray(hinge.feasible) & (share <= most * (1 + 1e-6)) & (share > 0)
+    if xp is np and not feasible:
+        raise InputError(f"nu is {nu}: at most twice the smaller class's share, {most:.6g}, is possible.")
+    e = owned(xp.minimum(share, most) * total / 2, hinge.dtype)
     parts = {field.name: getattr(hinge, field.name) for field in dataclasses.fields(BoxProblem)}
-    return NuProblem(**{**parts, "q": jnp.zeros_like(hinge.q), "e": e, "feasible": feasible})
+    return NuProblem(**{**parts, "q": filled(hinge.q, 0), "e": e, "feasible": owned(feasible, bool)})

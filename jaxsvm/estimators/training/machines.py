@@ -213,7 +213,7 @@ def _solve_by_driver(
         operator = gram_of(data.values.kernel, _filled(data.points(machine.parts)))
     result = solve_by_driver(weighted_problem(operator, y, machine.upper, 1.0, loss, bias), how, None, 0, callback, key)
     if data.exact is not None and result.status == Status.INTERRUPTED:
-        result = _with_rounding(data, result, float(np.asarray(operator.diag())[:n].max()), tol)
+        result = _with_rounding(data, result, float(np.asarray(operator.diag())[:n].max()), how)
     elif data.exact is not None:
         double = data.in_double(machine.parts)
         exact = gram_of(double.values.kernel, _filled(double.x)) if double.K is None else double.values.stored(double.K)
