@@ -56,7 +56,7 @@ LINES = {
     "path": 2_934,
     "plots": 578,
     "points": 401,
-    "problems": 3_454,
+    "problems": 3_458,
     "relational": 4_752,
     "results": 623,
     "runtime": 1_275,
