@@ -22,7 +22,7 @@ from judge import LONG, Facts, Statement
 
 import jaxsvm
 from jaxsvm.numerics.linear import nystroem
-from jaxsvm.path.coarse_to_fine import feature_newton
+from jaxsvm.solvers.simplex.newton import reproduced
 
 COUNT = int(os.environ.get("JAXSVM_ADVERSARIAL_COUNT", "10000"))
 SEED = int(os.environ.get("JAXSVM_ADVERSARIAL_SEED", "0"))
@@ -197,7 +197,7 @@ def test_gaps_that_were_said_too_small(monkeypatch):
     """On rounded kernel values `|w|^2` was negative; the path solves by Newton in the space of eight features."""
     honest(adversarial.run_numbers((3387, 3446), 37, True))
     monkeypatch.setattr(adversarial, "NAMES", ("path", "path, hinge", "path, lanes"))
-    for module in (nystroem, feature_newton):
+    for module in (nystroem, reproduced):
         monkeypatch.setattr(module, "BLOCK", 8)
     honest(adversarial.run(adversarial.trial_of(6, 5)))
 

@@ -16,8 +16,8 @@ from jaxsvm import FrankWolfe
 from jaxsvm.kernels import RBF
 from jaxsvm.path import chains
 from jaxsvm.path.carried import point_of, products_of
+from jaxsvm.path.carried_chain import next_start
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.path.next_problem import next_start
 from jaxsvm.path.reduction import Kept, NearMargin
 
 SOLVER = FrankWolfe(tol=1e-5)
@@ -262,8 +262,7 @@ def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch, small)
     monkeypatch.setattr(type(MEASURED), "samples_of_whole_rows", 8)
     measured = dataclasses.replace(MEASURED, samples_of_short_rows=small)
     monkeypatch.setattr("jaxsvm.numerics.sizes.size_classes", lambda n: (48, n))
-    for module in ("screened", "next_problem"):
-        monkeypatch.setattr(f"jaxsvm.path.{module}.MEASURED", measured)
+    monkeypatch.setattr("jaxsvm.path.carried_chain.MEASURED", measured)
     jax.clear_caches()
     path = jaxsvm.check(jaxsvm.solve_path(whole, Cs, tol=1e-5).fits)
     np.testing.assert_allclose(path.certificate.primal, expected, rtol=2e-5)

@@ -1,4 +1,4 @@
-"""Newton in feature space on the values of a path: its features, its fits, and what follows where it is too slow."""
+"""Newton in features that reproduce the kernel: its features, paths, fits, and what follows where it is too slow."""
 
 import dataclasses
 
@@ -10,9 +10,11 @@ import pytest
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.path.coarse_to_fine import engine, feature_newton
-from jaxsvm.path.coarse_to_fine.feature_newton import FeatureNewton, features
-from jaxsvm.path.measured import MEASURED
+from jaxsvm.path.coarse_to_fine import engine
+from jaxsvm.path.coarse_to_fine.pairs import InFeatures
+from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.solvers.simplex.newton import reproduced
+from jaxsvm.solvers.simplex.newton.reproduced import FeatureNewton, features
 
 N = 800
 CS = np.geomspace(0.01, 1000, 10)
@@ -82,7 +84,7 @@ def test_values_between_others_take_no_product_of_their_own():
 
 def test_pair_steps_go_on_where_the_rest_is_too_large(monkeypatch):
     generous = dataclasses.replace(MEASURED, largest_rest=np.inf, most_features=64)
-    monkeypatch.setattr(feature_newton, "MEASURED", generous)
+    monkeypatch.setattr(reproduced, "MEASURED", generous)
     path = jaxsvm.solve_path(problem(d=8, gamma=1.0), CS, tol=1e-4)
     assert set(path.status.name) == {"CONVERGED"}
     assert np.asarray(path.steps).max() > 100
@@ -90,12 +92,41 @@ def test_pair_steps_go_on_where_the_rest_is_too_large(monkeypatch):
 
 def test_ctrl_c_ends_it_with_the_point_that_it_has():
     here = problem().at(1.0)
-    newton = FeatureNewton(features(here, 1.0, KEY), 1e-9, lambda *_: None)
+    newton = InFeatures(features(here, 1.0, KEY), 1e-9, lambda *_: None)
     assert newton.point(here, None) is None
     assert newton.Z is not None
-    point = FeatureNewton(newton.Z, 1e-9, lambda call, *rest: call(*rest)).point(here, (jnp.zeros(N), jnp.zeros(N)))
+    point = InFeatures(newton.Z, 1e-9, lambda call, *rest: call(*rest)).point(here, (jnp.zeros(N), jnp.zeros(N)))
     assert point is not None
     assert point.steps < 20
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_fit_at_a_large_C_takes_a_few_steps(dtype):
+    x, y = samples()
+    weight = np.where(y > 0, 3.0, 1.0)
+    weight[:40] = 0
+    K, tol = oracle.kernel_matrix("rbf", x.astype(dtype).astype(float), gamma=0.1), 1e-4 if dtype == "float32" else 1e-8
+    found = jaxsvm.fit(problem(dtype, C=2000.0, sample_weight=weight), tol=tol)
+    assert (found.status.name, found.solvers) == ("CONVERGED", ("FeatureNewton",))
+    assert int(found.steps) <= 12
+    assert oracle.relative_gap_direct(K, y, 2000.0, np.asarray(found.alpha, float), weight=weight) <= tol * (1 + 1e-3)
+    again = jaxsvm.fit(problem(dtype, C=2000.0, sample_weight=weight), tol=tol, init=found)
+    assert (again.status.name, int(again.steps)) == ("CONVERGED", 0)
+    easy = jaxsvm.fit(problem(dtype, C=1.0), tol=tol)
+    assert easy.solvers == ("FrankWolfe",)
+
+
+def test_a_fit_goes_on_with_others_where_the_rest_is_too_large(monkeypatch):
+    monkeypatch.setattr(reproduced, "MEASURED", dataclasses.replace(MEASURED, largest_rest=np.inf, most_features=64))
+    found = jaxsvm.fit(problem(d=8, gamma=1.0, C=500.0))
+    assert (found.status.name, set(found.solvers)) == ("CONVERGED", {"FeatureNewton", "FrankWolfe"})
+
+
+def test_the_solver_starts_at_weights_and_runs_inside_jit():
+    here = problem("float32", C=400.0)
+    solver = FeatureNewton(features(here, 400.0, KEY), tol=1e-4)
+    found = jax.jit(lambda init: jaxsvm.fit(here, solver, init=init))(np.ones(N, np.float32))
+    assert found.status.name == "CONVERGED"
 
 
 def test_a_point_in_primal_scale_is_certified_as_it_is():

@@ -21,7 +21,7 @@ import jaxsvm
 from jaxsvm import InputError
 from jaxsvm.gram.low_rank import landmarks_among
 from jaxsvm.kernels import RBF, Polynomial, Precomputed
-from jaxsvm.model_selection import objective
+from jaxsvm.model_selection import tune as objective
 from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.model import is_right
 
@@ -206,7 +206,7 @@ def test_tune_deals_as_cross_validation_does():
             np.testing.assert_array_equal(np.flatnonzero(test[k]), outside)
     with pytest.raises(InputError, match="no sample of class"):
         objective.fold_weights(y, (y > 0).astype(int))
-    with pytest.raises(InputError, match="holds no sample out"):
+    with pytest.raises(InputError, match="no sample held out"):
         objective.fold_weights(y, [(np.arange(40), [])])
 
 

@@ -19,10 +19,9 @@ from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.loop import bursts as compiled
 from jaxsvm.loop import driver as loop
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.path.coarse_to_fine import candidates as working_set
 from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
 from jaxsvm.path.coarse_to_fine import grid, pairs
-from jaxsvm.path.options import Options
+from jaxsvm.path.options import PathOptions
 from jaxsvm.path.solve import solve_together
 
 N = 100  # the one size of most tests: few shapes, so few compilations
@@ -113,16 +112,16 @@ def solves(monkeypatch):
 def working_sets(monkeypatch):
     """Working sets at small n: how many became smaller, how many exchanged samples; over 40 exchanges are a fault."""
     seen = {"smaller": [], "exchanged": []}
-    monkeypatch.setattr(working_set, "sizes", lambda n: [n, 64, 48])
+    monkeypatch.setattr(grid, "sizes", lambda n: [n, 64, 48])
 
-    def smaller(grid, place, before):
-        after = working_set.smaller(grid, place, before)
+    def smaller(*arguments):
+        before, after = arguments[-1], grid.smaller(*arguments)
         if after is not before:
             seen["smaller"].append(len(after.samples))
         return after
 
     def exchanged(*arguments):
-        after = working_set.exchanged(*arguments)
+        after = grid.exchanged(*arguments)
         seen["exchanged"].append(len(after.samples))
         if len(seen["exchanged"]) > 40:
             raise AssertionError(f"samples are exchanged without end, in working sets of {seen['exchanged'][-5:]}")
@@ -183,9 +182,9 @@ def test_cuts_shrink_and_the_answers_hold(working_sets, dtype):
 
 def test_samples_left_out_come_back(working_sets, monkeypatch):
     """Without a margin a working set holds the support alone, of a smaller C: what enters later is exchanged for."""
-    measured = dataclasses.replace(working_set.MEASURED, margin_of_candidates=0.0)
-    monkeypatch.setattr(working_set, "MEASURED", measured)
-    monkeypatch.setattr(working_set, "sizes", lambda n: [n, 64, 48, 24])
+    measured = dataclasses.replace(grid.MEASURED, margin_of_candidates=0.0)
+    monkeypatch.setattr(grid, "MEASURED", measured)
+    monkeypatch.setattr(grid, "sizes", lambda n: [n, 64, 48, 24])
     x, y = data(noise=0.02)
     Cs, here = [0.1, 10.0, 1e3], jaxsvm.gram(Polynomial(degree=3), x)
     path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), Cs, tol=1e-6)
@@ -221,9 +220,9 @@ def test_absent_samples_never_count_as_support(working_sets):
 
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_cuts_at_the_floor_of_the_dtype_end(working_sets, monkeypatch):
-    """A value that stalls on its working_set ends there, and says so, and the others hold."""
-    measured = dataclasses.replace(working_set.MEASURED, margin_of_candidates=-0.8)
-    monkeypatch.setattr(working_set, "MEASURED", measured)
+    """A value that stalls on its working set ends there, and says so, and the others hold."""
+    measured = dataclasses.replace(grid.MEASURED, margin_of_candidates=-0.8)
+    monkeypatch.setattr(grid, "MEASURED", measured)
     Cs, y = np.array([1.0, 10.0, 1e7, 1e8]), data(noise=0.02)[1]
     path = jaxsvm.solve_path(jaxsvm.svm_problem(gram("float32", noise=0.02), y), Cs, tol=1e-5)
     assert working_sets["smaller"]
@@ -234,14 +233,14 @@ def test_cuts_at_the_floor_of_the_dtype_end(working_sets, monkeypatch):
 
 @pytest.mark.slow
 def test_cuts_happen_by_themselves(solves):
-    """With few support vectors a working_set is made at n = 1,800 with nothing patched."""
+    """With few support vectors a working set is made at n = 1,800 with nothing patched."""
     y = data(1800, noise=0.02)[1]
     Cs = np.geomspace(1e-2, 1e2, 9)  # at C = 1e3 float32 has its floor at 1.6e-4
     for dtype in ("float64", "float32"):
         solves.clear()
         here = gram(dtype, 1800, 0.02)
         path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), Cs, tol=1e-4)
-        assert {n for n, _, _ in solves} == set(working_set.sizes(size_class(1800)))  # padded first
+        assert {n for n, _, _ in solves} == set(grid.sizes(size_class(1800)))  # padded first
         assert set(path.status.name) == {"CONVERGED"}
         judge(jax.tree.map(lambda leaf: leaf[::4], path), Cs[::4], kernel_of(here), y, 1e-4, truth=False)
 
@@ -253,11 +252,11 @@ def test_a_cut_is_the_problem_of_its_samples():
     rng = np.random.default_rng(2)
     margins = rng.uniform(0.2, 3.0, N)
     coefficients = np.where((margins < 1) & (weight > 0), 1.0, 0.0)
-    point = grid.Point(jnp.asarray(coefficients), jnp.asarray(margins), 0, 0)
+    point = grid.GridPoint(jnp.asarray(coefficients), jnp.asarray(margins), 0, 0)
     for options in ({}, {"tile": 32}, {"rank": 60}):
         here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
         whole = jaxsvm.svm_problem(here, y, 2.0, sample_weight=weight)
-        found = working_set._working_set_around(whole, point, 40)
+        found = grid._working_set_around(whole, point, 40)
         assert len(set(found.samples.tolist())) == 40
         assert set(np.flatnonzero(coefficients)) <= set(found.samples.tolist())
         assert (weight[found.samples] > 0).all()
@@ -531,11 +530,13 @@ def test_several_problems_on_one_gram():
     folds = [np.where(np.arange(N) % 3 == i, 0.0, 1.0) for i in range(3)]
     signs = np.where(data()[0][:, 1] > 0, 1.0, -1.0)
     here = jaxsvm.svm_problem(gram(), y)
-    found = solve_together([here.weighted(fold) for fold in folds], Cs, Options(jax.random.key(0), tol=1e-5))
+    found = solve_together([here.weighted(fold) for fold in folds], Cs, PathOptions(jax.random.key(0), tol=1e-5))
     for fold, fits in zip(folds, found, strict=True):
         judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), y, 1e-5, fold)
     classes = [jaxsvm.svm_problem(gram(), labels) for labels in (y, signs)]
-    for labels, fits in zip((y, signs), solve_together(classes, Cs, Options(jax.random.key(0), tol=1e-5)), strict=True):
+    for labels, fits in zip(
+        (y, signs), solve_together(classes, Cs, PathOptions(jax.random.key(0), tol=1e-5)), strict=True
+    ):
         judge(jaxsvm.path.Path(Cs, fits), Cs, kernel_of(gram()), labels, 1e-5)
 
 
@@ -699,7 +700,7 @@ def test_a_second_path_compiles_nothing():
 PROGRAMS = [compiled.begin_program, compiled._burst, compiled._certify]
 PROGRAMS += [
     value
-    for module in (working_set, grid, pairs, coarse_to_fine)
+    for module in (grid, pairs, coarse_to_fine)
     for name, value in vars(module).items()
     if hasattr(value, "_cache_size") and value.__module__ == module.__name__
 ]

@@ -21,7 +21,7 @@ from jaxsvm import Status
 from jaxsvm.gram.dense import among
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics import sizes
-from jaxsvm.numerics.precision import of_bits, widened
+from jaxsvm.numerics.precision import widened
 from jaxsvm.path.carried import first_point, products_of
 from jaxsvm.path.reduction import NearMargin
 from jaxsvm.screening import ball, ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
@@ -331,7 +331,7 @@ def test_a_chain_begins_with_the_products_of_the_point_that_is_returned():
     gram = jaxsvm.gram(RBF(0.5), x.astype(np.float32), store=True)
     problem = jaxsvm.hinge_problem(gram, y, 1e-5 / 3, sample_weight=np.arange(N) % 4)
     point = first_point(problem, jaxsvm.SMO(tol=1e-3))
-    carried, own = (of_bits(products) for products in (point.products, products_of(problem, point.a)))
+    carried, own = point.products, products_of(problem, point.a)
     assert float(point.a.max()) > 0
     np.testing.assert_allclose(carried, own, rtol=1e-12)
 
@@ -858,9 +858,9 @@ def test_ctrl_c_keeps_what_was_certified():
 
 @pytest.mark.parametrize("step", ["next_start", "solve_kept", "joined"])
 def test_ctrl_c_within_a_value(monkeypatch, step):
-    from jaxsvm.path import screened
+    from jaxsvm.path import carried_chain
 
-    calls, inner = [], getattr(screened, step)
+    calls, inner = [], getattr(carried_chain, step)
 
     def pressed(*arguments):
         calls.append(None)
@@ -868,7 +868,7 @@ def test_ctrl_c_within_a_value(monkeypatch, step):
             raise KeyboardInterrupt
         return inner(*arguments)
 
-    monkeypatch.setattr(screened, step, pressed)
+    monkeypatch.setattr(carried_chain, step, pressed)
     Cs = np.geomspace(0.5, 10, 6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
@@ -892,16 +892,16 @@ def test_the_first_value_of_a_chain_is_solved_no_further_than_asked(bias):
 @pytest.mark.slow
 def test_pieces_of_a_value_leave_what_a_rule_knows_where_it_is(monkeypatch):
     """Samples at their bound were set to 0 from the second piece on, and the whole problem solved again."""
-    from jaxsvm.path import next_problem, screened
+    from jaxsvm.path import carried_chain
 
-    n, whole, inner = 1200, [], screened.drive
+    n, whole, inner = 1200, [], carried_chain.drive
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 2))
     y = np.where(x[:, 0] + rng.normal(size=n) > 0, 1.0, -1.0)
     problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(5.0), x, store=True), y, 1.0, bias="none")
-    measured = dataclasses.replace(next_problem.MEASURED, samples_times_sets_of_a_piece=n)
-    monkeypatch.setattr(next_problem, "MEASURED", measured)  # a value takes several
-    monkeypatch.setattr(screened, "drive", lambda *a, **k: whole.append(a[0]) or inner(*a, **k))
+    measured = dataclasses.replace(carried_chain.MEASURED, samples_times_sets_of_a_piece=n)
+    monkeypatch.setattr(carried_chain, "MEASURED", measured)  # a value takes several
+    monkeypatch.setattr(carried_chain, "drive", lambda *a, **k: whole.append(a[0]) or inner(*a, **k))
     path = jaxsvm.solve_path(problem, 10 * 1.15 ** np.arange(4), tol=1e-5, screen=intersection_test)
     assert list(path.status.name) == ["CONVERGED"] * 4
     assert {float(problem.C) for problem in whole} <= {10.0}  # where no rule knows anything yet
@@ -911,7 +911,7 @@ def test_chains_carry_no_products_where_bounds_differ_by_decades(monkeypatch):
     """`box_problem` has no weights: its bounds are looked at."""
     from jaxsvm.path import solve
 
-    monkeypatch.setattr(solve, "ScreenedChain", None)  # whoever takes it fails
+    monkeypatch.setattr(solve, "CarriedChain", None)  # whoever takes it fails
     upper = np.where(np.arange(N) < 3, 1e-6, 1.0)
     problem = jaxsvm.box_problem(GRAMS["rbf"], np.ones(N), upper, y=samples.data()[1])
     assert list(jaxsvm.solve_path(problem, [1.0], tol=1e-3).status.name) == ["CONVERGED"]

@@ -11,7 +11,7 @@ import pytest
 import jaxsvm
 from jaxsvm import FrankWolfe, Newton, Status
 from jaxsvm.kernels import RBF, Polynomial, Precomputed
-from jaxsvm.model_selection import objective as held_out
+from jaxsvm.model_selection import tune as held_out
 from jaxsvm.model_selection.tune import tune
 
 N, M, D = 120, 80, 8

@@ -12,11 +12,14 @@ from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.loop.measured import MEASURED
+from jaxsvm.loop.prepare import ready
 from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.problems.slack import SlackProblem
+from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.box.barrier_systems import affordable, few_features
 from jaxsvm.solvers.box.interior_point import InteriorPoint
@@ -24,6 +27,7 @@ from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
+from jaxsvm.solvers.simplex.newton.reproduced import FeatureNewton, features
 from jaxsvm.solvers.working_set import WorkingSet
 
 
@@ -55,6 +59,17 @@ def first_choice(problem: Problem, tol: Any) -> Solver:
     if problem.kind == "nu":
         return SMO(tol=tol)
     raise _unknown(problem)
+
+
+def with_features(problem: Problem, solver: Solver, key: Array, until: Any) -> tuple[Problem, Solver]:
+    """Return a squared hinge of a large C padded, with Newton in its features if it has some; others as they are."""
+    gram = problem.gram
+    fits = problem.kind == "squared hinge" and not problem.free_bias and gram.design is None and gram.spread is None
+    if not (fits and _storable(problem) and _curvature(cast(Restrictable, problem)) > MEASURED.curvature_of_features):
+        return problem, solver
+    svm = cast(SquaredHingeProblem, ready(problem, solver, until))
+    Z = features(svm, float(np.asarray(svm.C) * np.asarray(svm.weights).max()), key)
+    return svm, solver if Z is None else FeatureNewton(Z, solver.tol)
 
 
 def traced_choice(problem: Problem, tol: Any) -> Solver:
@@ -127,6 +142,8 @@ def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, end
         hinge = cast(SlackProblem, problem).hinge(state.search.C)
         other = second_choice(hinge, solver.solver, state.inner, excess, ended)
         return None if other is None else dataclasses.replace(solver, solver=other)
+    if isinstance(solver, FeatureNewton):
+        return first_choice(problem, solver.tol) if ended or bool(state.slow) else None
     if not isinstance(solver, WorkingSet):
         return None
     problem, steps = cast(Restrictable, problem), int(state.counters.steps)
@@ -166,9 +183,14 @@ def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int)
     widest = next((share for places, share in MEASURED.wide_supports if offered >= places), 1.0)
     if steps < MEASURED.sets_before_a_width or widest == 1:
         return False
+    return _curvature(problem) <= 60.0 and width(problem, state) > widest
+
+
+def _curvature(problem: Restrictable) -> float:
+    """Return the mean of a squared hinge's kernel diagonal over that of its ridge `1 / C_i`."""
     present = np.asarray(problem.present)
     values, ridge = np.asarray(problem.gram.diag())[present] + float(problem.offset), np.asarray(problem.ridge)[present]
-    return values.mean() <= 60.0 * ridge.mean() and width(problem, state) > widest
+    return float(values.mean() / ridge.mean())
 
 
 def _rows_to_keep(problem: Problem) -> int:

@@ -27,6 +27,8 @@ class Measured:
     wide_supports: tuple[tuple[float, float], ...] = ((0.43, 0.45), (0.25, 0.75))
     """`(offered, share)`: after working sets of the squared hinge with `offered` n new samples, pair steps on stored
     values are faster if more than that share of the samples lies inside the margin."""
+    curvature_of_features: float = 300.0
+    """Kernel diagonal over the ridge from which a squared hinge looks for features that reproduce its kernel."""
     sets_before_a_width: int = 5
     """Working sets before which the share of samples inside the margin says little."""
     passes_before_storing: float = 3.0

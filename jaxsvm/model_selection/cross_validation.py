@@ -20,13 +20,12 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.low_rank import landmarks_among
 from jaxsvm.gram.spread import of_whole
 from jaxsvm.loop.interruption import Interruption, answering
-from jaxsvm.model_selection.folds import Fold, Folds, fold_masks
+from jaxsvm.model_selection.folds import Fold, Folds, fold_masks, require_classes
 from jaxsvm.model_selection.grid import end_of
 from jaxsvm.models.model import is_right
-from jaxsvm.path.options import Options, checked_values, problems_at_widths, require_widths
-from jaxsvm.path.placeholders import on_host_stacked
+from jaxsvm.path.options import PathOptions, checked_values, problems_at_widths, require_widths
+from jaxsvm.path.outcomes import on_host_stacked, warn_of_unfinished
 from jaxsvm.path.solve import solve_together
-from jaxsvm.path.unfinished import warn_of_unfinished
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.status import Status, StatusCode
@@ -283,13 +282,12 @@ def cross_validate(
     require_whole("seed", seed, 0)
     labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
     masks = fold_masks(labels, folds, groups, seed)
-    for number, fold in enumerate(masks):
-        _require_classes(labels, weights, fold, number)
+    require_classes(masks, labels, weights)
     if gammas is not None:
         require_widths(problem, gammas)
     key = jax.random.key(0) if key is None else key
     require_seconds(max_seconds)
-    options = Options(key, solver, tol)
+    options = PathOptions(key, solver, tol)
     validated = partial(_validated, values=values, masks=masks, options=options, score=score, seed=seed)
     with answering(interrupt) as stop, stop.within(max_seconds):
         if gammas is None:
@@ -304,24 +302,15 @@ def _validated(
     problem: Parametric,
     values: np.ndarray,
     masks: list[Fold],
-    options: Options,
+    options: PathOptions,
     score: str,
     seed: int,
     stop: Interruption,
 ) -> CrossValidation:
     """Solve each fold, and score it on its held-out samples."""
-    labels, weights = (
-        np.asarray(problem.y),
-        np.asarray(problem.weights, float),
-    )  # before a stopped product keeps all cores
-    parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
-    if getattr(problem.gram, "landmarks", None) is not None:
-        keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
-        for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
-            gram = of_whole(partial(landmarks_among, allowed=part.present, key=drawn), problem.gram)
-            fits += solve_together([part.on(gram)], values, options, stop)
-    else:
-        fits = solve_together(parts, values, options, stop)
+    # Before a stopped product keeps all cores.
+    labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
+    fits = fits_of_folds(problem, values, masks, options, seed, stop)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, masks, strict=True)])
     number_of = np.full(len(labels), -1)
     for number, fold in enumerate(masks):
@@ -329,14 +318,18 @@ def _validated(
     return CrossValidation(values, scores, number_of, on_host_stacked(fits))
 
 
-def _require_classes(labels: np.ndarray, weights: np.ndarray, fold: Fold, number: int) -> None:
-    for part, name in ((fold.train & (weights > 0), "left to train on"), (fold.test & (weights > 0), "held out")):
-        missing = [sign for sign in (-1, 1) if not (labels[part] == sign).any()]
-        if not part.any() or (missing and name == "left to train on"):
-            raise InputError(
-                f"folds: fold {number} has no sample{'' if not part.any() else f' of class {missing[0]:+d}'} {name}: "
-                "use fewer folds, or other groups."
-            )
+def fits_of_folds(
+    problem: Parametric, values: np.ndarray, masks: list[Fold], options: PathOptions, seed: int, stop: Interruption
+) -> list[Fit]:
+    """Solve the problem of each fold at all values: one operator serves all, except where landmarks are chosen anew."""
+    parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
+    if getattr(problem.gram, "landmarks", None) is None:
+        return solve_together(parts, values, options, stop)
+    keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
+    for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
+        gram = of_whole(partial(landmarks_among, allowed=part.present, key=drawn), problem.gram)
+        fits += solve_together([part.on(gram)], values, options, stop)
+    return fits
 
 
 def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray, score: str) -> np.ndarray:

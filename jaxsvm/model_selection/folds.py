@@ -80,6 +80,22 @@ def fold_masks(labels: np.ndarray, folds: "Folds", groups: Any = None, seed: int
     return masks
 
 
+def require_classes(masks: list[Fold], labels: np.ndarray, weights: np.ndarray) -> None:
+    """Refuse folds without a sample of each class to train on, or without one held out; absent samples do not count.
+
+    Raises:
+        InputError: Naming the fold.
+    """
+    for number, fold in enumerate(masks):
+        for part, name in ((fold.train & (weights > 0), "left to train on"), (fold.test & (weights > 0), "held out")):
+            missing = [sign for sign in (-1, 1) if not (labels[part] == sign).any()]
+            if not part.any() or (missing and name == "left to train on"):
+                raise InputError(
+                    f"folds: fold {number} has no sample{'' if not part.any() else f' of class {missing[0]:+d}'} "
+                    f"{name}: use fewer folds, or other groups."
+                )
+
+
 def _count(folds: Any) -> int | None:
     """Return the number of folds if `folds` is an integer; True is none."""
     if hasattr(folds, "dtype") and np.ndim(folds) == 0 and np.asarray(folds).dtype.kind in "iu":

@@ -4,7 +4,9 @@ The loss is a smooth function of the decision values, these of the solution, and
 (`jaxsvm.loop.differentiation`): fifty length scales cost as much as one (Chapelle, Vapnik, Bousquet, Mukherjee 2002;
 Keerthi, Sindhwani, Chapelle 2007). Parameters are positive and move on a log scale; a fit starts from the previous one.
 
-The loss is computed by `jaxsvm.model_selection.objective`: one compiled function for all steps.
+The loss is one compiled function for all steps (`measured`), whose data are arguments: parameters, data and tolerances
+of the same shapes never compile it again. (Data must not be closed over on the CPU: XLA's fusion gave wrong products of
+constants, jaxlib 0.10.2, float32.)
 """
 
 from __future__ import annotations
@@ -20,17 +22,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array
+from jax import lax
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import ConvergenceWarning, InputError, require_finite, warn
 from jaxsvm.gram.build import gram
+from jaxsvm.gram.dense import with_values
 from jaxsvm.kernels import Kernel, as_kernel
-from jaxsvm.loop.driver import fit
+from jaxsvm.loop.differentiation import differentiable
+from jaxsvm.loop.driver import QUIET, drive, fit
 from jaxsvm.loop.interruption import Interruption, watching
-from jaxsvm.model_selection.folds import Folds
-from jaxsvm.model_selection.objective import LOSSES, HeldOut, Objective, evaluate, fold_weights
-from jaxsvm.path.placeholders import nothing
+from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
+from jaxsvm.models.model import decision_function, is_right
+from jaxsvm.path.outcomes import nothing, on_host_stacked
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
@@ -40,6 +45,57 @@ from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.runtime.checks import require_whole
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
+
+
+def smoothed_hinge(margins: Float[Array, " m"]) -> Float[Array, " m"]:
+    """Return 0 from margin 1 on, `(1 - m)^2 / 2` down to margin 0, and a line below (Rennie and Srebro 2005)."""
+    slack = jnp.maximum(1 - margins, 0)
+    return jnp.where(slack < 1, slack**2 / 2, slack - 0.5)
+
+
+def logistic(margins: Float[Array, " m"]) -> Float[Array, " m"]:
+    """Return `log(1 + exp(-m))`."""
+    return jax.nn.softplus(-margins)
+
+
+LOSSES = {"smoothed_hinge": smoothed_hinge, "logistic": logistic}
+
+
+class HeldOut(NamedTuple):
+    """The constant part of a search: points, labels, held-out samples, the initial kernel leaves, the solver."""
+
+    x: Any
+    y: Array
+    held_out: Any  # (x, y) of other points, or None
+    folds: Any  # (k, n) weights of training samples, and of held-out samples, or None
+    leaves: tuple[Any, ...]
+    solver: Solver
+
+
+class Objective(NamedTuple):
+    """The static part of an evaluation: the kernel's structure, which leaves are tuned, and the loss."""
+
+    treedef: Any
+    tuned: tuple[bool, ...]
+    loss: Callable[[Array], Array]
+
+    def kernel(self, logs: tuple[Array, ...], leaves: tuple[Any, ...]) -> Kernel:
+        """Return the kernel of these logs; leaves that are not tuned do not change."""
+        rest = iter(logs)
+        filled = [jnp.exp(next(rest)) if tuned else leaf for tuned, leaf in zip(self.tuned, leaves, strict=True)]
+        return jax.tree.unflatten(self.treedef, filled)
+
+
+class Outcome(NamedTuple):
+    """The results of an evaluation besides the loss.
+
+    Attributes:
+        fit: The fit; with folds a leading axis, `(k, ...)`.
+        error: The fraction of held-out samples on the wrong side, `()`.
+    """
+
+    fit: Fit
+    error: Float[Array, ""]
 
 
 class Record(NamedTuple):
@@ -163,6 +219,63 @@ def tune(
             stop.note()
             stopped = "interrupted"
         return _finish(search, data, objective, stopped or "steps", stop)
+
+
+def evaluate(
+    parameters: Any, alpha: Array, data: HeldOut, objective: Objective, stop: Interruption | None = None
+) -> Any:
+    """Return `((loss, outcome), gradient)` at `parameters = (log C, logs of the kernel's)`; None after Ctrl-C.
+
+    The host driver computes the fits, and reacts to Ctrl-C; the rest is one compiled function of them.
+    """
+    log_C, logs = parameters
+    K, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
+    problem, fits = svm_problem(K, data.y, C), []
+    parts = [problem] if data.folds is None else [problem.weighted(np.asarray(train)) for train in data.folds[0]]
+    with watching(stop) as stop:
+        for part, start in zip(parts, np.atleast_2d(alpha), strict=True):
+            fits.append(drive(part, data.solver, jax.random.key(0), start, stop=stop, options=QUIET))
+            if stop.seen:
+                return None
+    return measured(parameters, fits[0] if data.folds is None else on_host_stacked(fits), data, objective)
+
+
+@partial(jax.jit, static_argnames="objective")
+def measured(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> Any:
+    """Return the results of `evaluate` from its fits; with folds they have a leading axis."""
+    return jax.value_and_grad(_loss, has_aux=True)(parameters, fits, data, objective)
+
+
+def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tuple[Array, Outcome]:
+    log_C, logs = parameters
+    K, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
+    if data.folds is None:
+        problem = svm_problem(K, data.y, C)
+        fitted = differentiable(problem, fits)
+        x_new, y_new = data.held_out
+        margins = y_new * decision_function(fitted, problem, x_new)
+        return objective.loss(margins).mean(), Outcome(fitted, (~is_right(margins, y_new)).mean())
+    count = data.folds[1].sum()
+
+    def one_fold(fold: tuple[Array, Array, Fit]) -> tuple[Array, Outcome]:
+        train, test, fit = fold
+        fitted = differentiable(svm_problem(K, data.y, C, sample_weight=train), fit)
+        margins = fitted.margins  # those of absent samples too
+        error = jnp.where(test > 0, ~is_right(margins, data.y), False).sum(dtype=count.dtype) / count
+        values = jnp.where(test > 0, objective.loss(margins), 0).sum() / count
+        return values, Outcome(fitted, error)
+
+    # In sequence: in parallel all folds would hold the matrices of their derivatives.
+    values, outcome = lax.map(one_fold, (*data.folds, fits))
+    return values.sum(), outcome._replace(error=outcome.error.sum())
+
+
+def fold_weights(y: np.ndarray, folds: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return 1 for samples that train, and 1 for those held out, `(k, n)` each; `folds` as for `fold_masks`."""
+    masks = fold_masks(y, folds)
+    require_classes(masks, y, np.ones(len(y)))
+    train, test = (np.stack(parts).astype(float) for parts in zip(*masks, strict=True))
+    return train, test
 
 
 class _Search:

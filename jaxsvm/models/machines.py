@@ -26,7 +26,7 @@ from jaxsvm.loop.driver import Options, drive, fit
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.loop.prepare import ready_together
 from jaxsvm.numerics.masks import every
-from jaxsvm.path.placeholders import nothing, on_host_stacked
+from jaxsvm.path.outcomes import nothing, on_host_stacked
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.samples import checked

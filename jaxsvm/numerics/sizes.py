@@ -15,9 +15,9 @@ LARGEST_PADDED = max(limit for limit, _, _ in MEASURED.padded_sizes)
 
 
 def size_class(n: int) -> int:
-    """Return the size that n samples are padded to (`jaxsvm.problems.padding`): up to 127 more, a quarter of a small n.
+    """Return the padded number of samples, so that similar problems share a compiled program.
 
-    A small fit takes less time than its programs, a large one must not take longer for its padding.
+    Adds at most 127 samples, or a quarter of a small n (`MEASURED.padded_sizes`).
     """
     if n < 1:
         return n

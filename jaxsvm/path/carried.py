@@ -1,17 +1,17 @@
 """Solutions along a path of hinge problems, with their products: what they prove of other values of C.
 
-A point keeps `p = Qa` in twice the precision, as bits. `jaxsvm.path.next_problem` updates it from one C to the next by
-the kernel rows of the samples that change; `jaxsvm.path.screened` is the chain.
+Their products are float64, whatever the caller's flag: `jaxsvm.path.carried_chain` updates them from one C to the next
+by the kernel rows of the samples that change.
 """
 
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int
 
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.masks import every
-from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
+from jaxsvm.numerics.precision import double, in_double, rounded, widened
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Answer, Counters, Fit
@@ -22,23 +22,23 @@ from jaxsvm.screening.reference import reference_fit
 from jaxsvm.solvers.contract import Solver, stop_excess
 
 
-class Point(NamedTuple):
+class CarriedPoint(NamedTuple):
     """A solution, and what it proves of other values of C.
 
     Attributes:
         a: Its dual point, `(n,)`, as it is returned.
-        products: `p = Qa` in twice the precision, as bits (`jaxsvm.numerics.precision.bits_of`).
+        products: `p = Qa`, float64 `(n,)`.
         C: C of its problem, `()`.
         drift: Bound on the sizes of all terms that were added up in `products`, `()`: the rounding of `products` is
             proportional to it.
         w: Two rows: coefficients of a w scaled up until no sample has a loss, and `a`, `(2, n)`; or None.
-        w_products: Products of both rows, as bits.
+        w_products: Products of both rows, float64.
         valid_up_to: Largest C at which this point still meets `tol`, `()`.
         scaled_gap: Gap / tol of w scaled up until no sample has a loss, `()`; independent of C.
     """
 
     a: Float[Array, " n"]
-    products: UInt32[Array, "n *two"]
+    products: Float[Array, " n"]
     C: Float[Array, ""]
     drift: Float[Array, ""]
     w: Any
@@ -53,13 +53,13 @@ def lengths(problem: BoxProblem) -> Float[Array, " n"]:
 
 
 @Program
-def products_of(problem: Restrictable, a: Array) -> UInt32[Array, "n *two"]:
-    """Compute `Qa` from scratch in twice the precision, as bits."""
-    return in_double(lambda problem, a: bits_of(widened(problem).matvec(a.astype(double(a.dtype)))))(problem, a)
+def products_of(problem: Restrictable, a: Array) -> Float[Array, " n"]:
+    """Compute `Qa` from scratch, in float64."""
+    return in_double(lambda problem, a: widened(problem).matvec(a.astype(double(a.dtype))))(problem, a)
 
 
 @Program
-def first_point(problem: BoxProblem, solver: Solver) -> Point:
+def first_point(problem: BoxProblem, solver: Solver) -> CarriedPoint:
     """Return the point at which a chain begins.
 
     For bounds `C w` with C below `1 / max_i (Q w)_i` it is the solution: all samples are at their bounds. Above, it
@@ -70,27 +70,29 @@ def first_point(problem: BoxProblem, solver: Solver) -> Point:
     def start(problem: BoxProblem) -> tuple[Array, Array]:
         wide = widened(problem)
         if wide.c is not None:  # all samples at their bounds violate the equality
-            return jnp.zeros_like(problem.upper), bits_of(jnp.zeros_like(wide.upper))
+            return jnp.zeros_like(problem.upper), jnp.zeros_like(wide.upper)
         upper = rounded(wide.upper, problem.dtype)  # products of what is returned: their error grows with C
         s = wide.matvec(upper)
         inside = every((s <= wide.targets) | ~wide.present)
-        return jnp.where(inside, upper, 0).astype(problem.dtype), bits_of(jnp.where(inside, s, 0))
+        return jnp.where(inside, upper, 0).astype(problem.dtype), jnp.where(inside, s, 0)
 
     return point_of.function(problem, solver, *start(problem))
 
 
 @Program
-def point_of(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> Point:
+def point_of(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> CarriedPoint:
     """Return the point of a solution and its products."""
     valid_up_to, scaled_gap = in_double(validity)(problem, solver, a, products)
-    drift = a @ lengths(problem)
-    return Point(a, products, problem.C, drift, None, None, valid_up_to, scaled_gap)
+    return CarriedPoint(a, products, problem.C, a @ lengths(problem), None, None, valid_up_to, scaled_gap)
 
 
-def validity(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> tuple[Array, Array]:
-    """Return `valid_up_to` and `scaled_gap` of a solution, whose gap grows with C by its sum of losses."""
+def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[Array, Array]:
+    """Return the largest C at which a solution is still certified, and its gap / tol once no sample has a loss.
+
+    At C' > C the gap is `gap + (C' - C) loss`: `valid_up_to` is where that reaches `tol * dual`.
+    """
     wide = widened(problem)
-    a, p = a.astype(wide.dtype), of_bits(products)
+    a = a.astype(wide.dtype)
     margins = wide.margins(a, p)
     loss = jnp.where(wide.present, jnp.maximum(wide.targets - margins, 0), 0)
     dual = a @ (wide.targets - p / 2)
@@ -112,16 +114,16 @@ def _scale_without_loss(wide: BoxProblem, margins: Array) -> Array:
 
 
 @Program
-def scaled_up(problem: BoxProblem, point: Point) -> dict[str, Any]:
+def scaled_up(problem: BoxProblem, point: CarriedPoint) -> dict[str, Any]:
     """Return the fields of a point whose w is scaled up until no sample has a loss: rounded, and with its products."""
 
     @in_double
-    def lengthen(problem: BoxProblem, point: Point) -> tuple[Array, Array]:
-        wide, p = widened(problem), of_bits(point.products)
+    def lengthen(problem: BoxProblem, point: CarriedPoint) -> tuple[Array, Array]:
+        wide, p = widened(problem), point.products
         spare = 64 * jnp.finfo(problem.dtype).eps  # products of the result are rounded again
         a = point.a.astype(wide.dtype)
         w = rounded(_scale_without_loss(wide, wide.margins(a, p)) * (1 + spare) * a, problem.dtype)
-        return w.astype(problem.dtype), bits_of(jnp.stack([wide.matvec(w), p]))
+        return w.astype(problem.dtype), jnp.stack([wide.matvec(w), p])
 
     w, products = lengthen(problem, point)
     everywhere = jnp.asarray(jnp.inf, problem.dtype)
@@ -129,17 +131,16 @@ def scaled_up(problem: BoxProblem, point: Point) -> dict[str, Any]:
 
 
 @Program
-def as_reference(problem: BoxProblem, point: Point) -> Fit:
+def as_reference(problem: BoxProblem, point: CarriedPoint) -> Fit:
     """Convert the point to the fit that screening rules expect: with its own w, also if it was scaled up."""
-    p = in_double(lambda products: of_bits(products).astype(problem.dtype))(point.products)
-    return reference_fit(problem, point.a, p)
+    return reference_fit(problem, point.a, narrow(point.products, problem.dtype))
 
 
 @in_double
-def assessed(problem: Restrictable, solver: Solver, point: Array, products: Array) -> tuple[Answer, Array]:
-    """Certify a point by its products, as bits; return also the stop rule's excess."""
+def assessed(problem: Restrictable, solver: Solver, point: Array, s: Array) -> tuple[Answer, Array]:
+    """Certify a point by its products, float64; return also the stop rule's excess."""
     wide = widened(problem)
-    point, s = point.astype(wide.dtype), of_bits(products)
+    point = point.astype(wide.dtype)
     answer = wide.certified(point, s, problem.dtype)
     excess = stop_excess(wide, solver, point, s, answer.certificate)
     return in_dtype(answer, problem.dtype), excess.astype(problem.dtype)
@@ -153,7 +154,7 @@ def certified(problem: BoxProblem, solver: Solver, point: Array, products: Array
         problem: The whole problem, whose matrix is known to be positive semidefinite: else no chain has a point.
         solver: The solver, for its `tol`.
         point: The dual point, `(n,)`; or w and it, `(2, n)`.
-        products: The products of each row, as bits.
+        products: The products of each row, float64.
         work: Steps, kernel evaluations in two limbs, and the bit of the solver that took the steps. Putting one array
             for each counter on the device took a third of a path of n = 569.
     """
@@ -164,3 +165,8 @@ def certified(problem: BoxProblem, solver: Solver, point: Array, products: Array
 def counters_of(work: Any) -> Counters:
     """Return counters of steps, kernel evaluations in two limbs, and the bit of the solver, `(4,)`."""
     return Counters.zero()._replace(steps=work[0], evaluations=work[1:3], solvers=work[3])
+
+
+def narrow(values: Array, dtype: Any) -> Array:
+    """Round float64 numbers of a program whose caller may have x64 off."""
+    return in_double(lambda values: values.astype(dtype))(values)

@@ -6,7 +6,6 @@ several chains side by side, under tracing or, by `chains_compiled`, in one comp
 """
 
 import dataclasses
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +19,8 @@ from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.prepare import ready_together
 from jaxsvm.path.carried import assessed, products_of
-from jaxsvm.path.options import Options
-from jaxsvm.path.placeholders import in_order
+from jaxsvm.path.options import PathOptions
+from jaxsvm.path.outcomes import in_order
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
 from jaxsvm.problems.contract import Parametric, Restrictable
 from jaxsvm.results.fit import Fit
@@ -50,14 +49,11 @@ def chain_on_host(
 
     Args:
         problem: The problem, at any value.
-        Cs: The values, `(k,)`, in any order.
-        link: Solves the next problem: a `Neighbour`, or `jaxsvm.path.screened.ScreenedChain`.
+        Cs: The values, `(k,)`, in any order, which is also that of the fits.
+        link: Solves the next problem: a `Neighbour`, or `jaxsvm.path.carried_chain.CarriedChain`.
         report: Called with the place and the fit of each value.
-        stop: The caller's interruption flag; None: the active one.
-
-    Returns:
-        The fits, an axis of k first, in the order of `Cs`. After Ctrl-C the running value keeps its last certified
-        point; the rest are INTERRUPTED, without a certificate, at the point of the nearest value.
+        stop: The caller's interruption flag; None: the active one. After Ctrl-C the running value keeps its last
+            certified point; the rest are INTERRUPTED, without a certificate, at the point of the nearest value.
     """
     fits: dict[int, Fit] = {}
     with watching(stop) as stop:
@@ -70,7 +66,7 @@ def chain_on_host(
                     report(place, fitted)
             except KeyboardInterrupt:  # raised by a callback, or by a handler of the user's own
                 stop.note()
-        return in_order(fits, _logs(Cs), problem)
+        return in_order(fits, Cs, problem)
 
 
 class Neighbour:
@@ -136,15 +132,7 @@ def _extended(
 def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], key: Array, lanes: int) -> Fit:
     """Solve all values under tracing, in fixed lanes: chains through neighbouring values in increasing order.
 
-    Args:
-        problem: The problem, at any value.
-        solver: A solver's configuration.
-        Cs: The values, `(k,)`, in any order.
-        key: A random key.
-        lanes: How many, >= 1.
-
-    Returns:
-        The fits, an axis of k first, in the order of `Cs`.
+    The fits have an axis of k first, in the order of `Cs`.
     """
     (problem,) = ready_together([problem], [solver], pad=False)
     lowest = lax.stop_gradient(problem.at(Cs.min()))
@@ -171,19 +159,14 @@ def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], k
     return jax.tree.map(lambda leaf: leaf[inverse], flat)
 
 
-def chains_compiled(problem: Parametric, solver: Solver, Cs: np.ndarray, options: Options, stop: Interruption) -> Fit:
+def chains_compiled(
+    problem: Parametric, solver: Solver, Cs: np.ndarray, options: PathOptions, stop: Interruption
+) -> Fit:
     """Solve all values of a concrete problem by one call of `chains_traced`; nothing once `stop` is seen."""
     if stop.seen:
-        return in_order({}, _logs(Cs), problem)
+        return in_order({}, Cs, problem)
     values = jnp.asarray(Cs, problem.dtype)
-    solved = jax.device_get(_chains(problem, solver, values, options.key, lanes=options.lanes))
-    fits = {place: jax.tree.map(operator.itemgetter(place), solved) for place in range(len(Cs))}
-    return in_order(fits, _logs(Cs), problem)
+    return jax.block_until_ready(_chains(problem, solver, values, options.key, lanes=options.lanes))
 
 
 _chains = Program(chains_traced, static_argnames="lanes")
-
-
-def _logs(values: np.ndarray) -> np.ndarray:
-    """Return logarithms; of nu = 0 that of a tiny number."""
-    return np.log(np.maximum(values, np.finfo(float).tiny))

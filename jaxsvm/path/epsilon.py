@@ -27,8 +27,8 @@ from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.prepare import ready
 from jaxsvm.path.carried import certified, point_of, products_of, scaled_up
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.path.options import Options
-from jaxsvm.path.placeholders import on_host_stacked
+from jaxsvm.path.options import PathOptions
+from jaxsvm.path.outcomes import on_host_stacked
 from jaxsvm.path.solve import Path, chain_link
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
@@ -128,7 +128,7 @@ def epsilon_path(
             "larger one, or float64 data (with x64 turned on)."
         )
     # A tenth more than a twentieth of epsilon would save few steps.
-    options = Options(jax.random.key(0), solver, 0.05 * float(epsilon), screen=screen)
+    options = PathOptions(jax.random.key(0), solver, 0.05 * float(epsilon), screen=screen)
     options.require([problem], [C_min, C_max])
     chosen = exact_solver(problem, options.tol) if solver is None else solver
     with watching(None) as stop:

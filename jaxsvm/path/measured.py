@@ -16,26 +16,13 @@ class Measured:
     samples_for_working_sets: int = 6000
     """Samples from which values with many pair steps are solved by working sets."""
     samples_of_short_rows: int = 1024
-    """Samples up to which a value of a screened chain is solved by pair steps; more are solved by working sets."""
+    """Samples up to which a value of a carried chain is solved by pair steps; more are solved by working sets."""
+    most_samples_stored_for_a_value: int = 8192
+    """Samples that a rule leaves, up to which their kernel values are gathered for one value of C."""
+    sets_of_a_value: int = 100
+    """Working sets after which a value of a carried chain is solved as a fit of its own."""
     samples_times_sets_of_a_piece: int = 600_000
     """Working sets of one compiled piece, times samples: a piece takes less than a second."""
-    most_features: int = 512
-    """Largest number of features that replace a kernel matrix."""
-    samples_of_a_feature: int = 12
-    """Smallest number of samples per feature."""
-    rest_of_features: float = 0.03
-    """Largest C times the mean diagonal of `K - Z Z'` at which no more features are added."""
-    largest_rest: float = 2.0
-    """The same, from which features are not used at all."""
-    scaled_C_of_features: float = 4000.0
-    """Larger `C mean(K_ii)` do not decide on it: the values below gain, and the first one that features fail ends them.
-    """
-    most_systems: int = 40
-    """Largest number of systems of one problem in the space of features."""
-    most_products: int = 12
-    """Largest number of products with the kernel matrix for one value that is solved in the space of features."""
-    gap_of_a_product: float = 0.9
-    """Other steps take over if such a product leaves more than this share of the gap."""
     sure_share_of_the_gap: float = 0.1
     """Values between two solved ones take no product if the last one's first gap was at most this share of `tol`."""
     first_steps: int = 200_000

@@ -22,7 +22,7 @@ from jaxsvm.solvers.validation import require_usable
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class PathOptions:
     """How to solve a path. `jaxsvm.solve_path` describes each option.
 
     Attributes:
@@ -132,7 +132,7 @@ def require_widths(problem: Any, gammas: Any) -> None:
         raise InputError(str(error).replace("Cs", "gammas")) from None
 
 
-def problems_at_widths(problem: Parametric, gammas: Any, options: Options) -> Iterator[list[Parametric]]:
+def problems_at_widths(problem: Parametric, gammas: Any, options: PathOptions) -> Iterator[list[Parametric]]:
     """Yield the problem at each width, as a list of one; an operator lives as long as its path is solved."""
     solver = options.solver or exact_solver(problem, options.tol)
     stores = solver.stores(problem)

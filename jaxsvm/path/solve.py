@@ -22,19 +22,18 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.widths import at_width
 from jaxsvm.loop.choice import exact_solver
+from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.prepare import ready_together
+from jaxsvm.path.carried_chain import CarriedChain
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced
-from jaxsvm.path.coarse_to_fine.between import fit_between
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
-from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid
-from jaxsvm.path.options import Options, problems_at_widths, require_widths
-from jaxsvm.path.placeholders import on_host_stacked
+from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, combination
+from jaxsvm.path.options import PathOptions, problems_at_widths, require_widths
+from jaxsvm.path.outcomes import on_host_stacked, warn_of_unfinished
 from jaxsvm.path.reduction import Reduction
-from jaxsvm.path.screened import ScreenedChain
-from jaxsvm.path.unfinished import warn_of_unfinished
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
-from jaxsvm.problems.contract import Parametric
+from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.problems.forms import BoxForm
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -101,7 +100,25 @@ class Path:
         Raises:
             InputError: On a problem or value that cannot be used.
         """
-        return fit_between(problem, self.Cs, self.fits, C, tol)
+        require_problem(problem)
+        n, k = problem.n, self.fits.alpha.shape[0]
+        if self.fits.alpha.ndim != 2 or n != self.fits.alpha.shape[-1] or problem.parameter is None:
+            raise InputError(f"problem is a {type(problem).__name__} of {n} samples: that of the path is needed.")
+        value: Any = C
+        if np.ndim(value) or (is_concrete(value) and not 0 < float(value) < np.inf):
+            raise InputError(f"C is {C}: a positive number is needed.")
+        here: Any = problem.at(value)
+        Cs, fits, order = self.Cs, self.fits, jnp.argsort(self.Cs)
+        above = jnp.clip(jnp.searchsorted(Cs[order], value), 1, max(k - 1, 1))
+        low, high = order[above - 1], order[jnp.minimum(above, k - 1)]
+        width = Cs[high] - Cs[low]
+        w = jnp.clip(jnp.where(width > 0, (value - Cs[low]) / jnp.where(width > 0, width, 1), 0), 0, 1)
+        if here.kind == "squared hinge":
+            ends = [(problem.y * fits.dual_coef[end], fits.margins[end]) for end in (low, high)]
+            start, _ = combination.function(here.ridge, *ends, 1.0)
+        else:  # dual variables of a hinge are linear in C while no sample changes sides
+            start = (1 - w) * fits.alpha[low] + w * fits.alpha[high]
+        return solve(here, init=start, tol=tol)  # weights are certified before any step is taken
 
     def __len__(self) -> int:
         return self.fits.alpha.shape[0]
@@ -197,7 +214,7 @@ def solve_path(
     several = isinstance(problem, list | tuple)
     problems: Any = list(cast(Any, problem)) if several else [problem]
     key = jax.random.key(0) if key is None else key
-    options = Options(key, solver, tol, reduction, screen, lanes, max_seconds, callback)
+    options = PathOptions(key, solver, tol, reduction, screen, lanes, max_seconds, callback)
     options.require(problems, Cs)
     if callback is not None and (several or gammas is not None or not callable(callback)):
         raise InputError("callback is a function of a place and a fit, of one problem alone.")
@@ -225,7 +242,7 @@ def solve_path(
     return Path(jnp.asarray(Cs, together.alpha.dtype), together, widths)
 
 
-def _traced(problems: list[Parametric], Cs: Any, gammas: Any, *, options: Options, several: bool) -> Fit:
+def _traced(problems: list[Parametric], Cs: Any, gammas: Any, *, options: PathOptions, several: bool) -> Fit:
     """Solve inside a user's program; an axis of several problems, or of the widths, comes first."""
     values = jnp.asarray(Cs, problems[0].dtype)
 
@@ -242,15 +259,11 @@ def _traced(problems: list[Parametric], Cs: Any, gammas: Any, *, options: Option
 
 
 def solve_together(
-    problems: Sequence[Parametric], Cs: np.ndarray, options: Options, stop: Interruption | None = None
+    problems: Sequence[Parametric], Cs: np.ndarray, options: PathOptions, stop: Interruption | None = None
 ) -> list[Fit]:
     """Solve paths of concrete problems: the fits of each, with an axis of k first, in the order of `Cs`.
 
-    Args:
-        problems: The problems.
-        Cs: Values of C, `(k,)`.
-        options: How to solve them.
-        stop: The caller's interruption flag, if it solves several paths; None: the active one.
+    `stop` is the caller's interruption flag, if it solves several paths; None: the active one.
     """
     require_usable(CoarseToFine(tol=options.tol))
     n = problems[0].n
@@ -284,14 +297,10 @@ def solve_together(
     return [trimmed(fits[place], n) for place in range(len(problems))]
 
 
-def chain_link(problem: Parametric, solver: Solver, options: Options, stop: Interruption) -> Callable[[Any], Fit]:
+def chain_link(problem: Parametric, solver: Solver, options: PathOptions, stop: Interruption) -> Callable[[Any], Fit]:
     """Return the function of a chain that solves the next problem from the previous fit.
 
-    Args:
-        problem: The problem, at any value.
-        solver: Its solver. The user's choice solves every problem of the chain.
-        options: Options of the path.
-        stop: The interruption flag.
+    A solver of the user's choice solves every problem of the chain.
     """
     if isinstance(solver, SMO) and options.solver is None and options.reduction is None:
         # A scaled point stays on an equality only if that is 0. If bounds differ by decades, carried sums keep the
@@ -299,7 +308,7 @@ def chain_link(problem: Parametric, solver: Solver, options: Options, stop: Inte
         box = cast(BoxForm, problem)
         carries = (problem.equality is None or float(box.e) == 0) and _spread(box) <= 1e4
         if carries and problem.gram.spread is None and (problem.gram.stored or options.screen is not None):
-            return ScreenedChain(solver, options.key, options.screen, stop)
+            return CarriedChain(solver, options.key, options.screen, stop)
     reduction = options.reduction if options.screen is None else Safe(options.screen)
     return Neighbour(solver, options.key, reduction, stop)
 
@@ -326,7 +335,7 @@ def _stacked(fits: list[Fit]) -> Fit:
 
 
 def _coarse_to_fine(
-    problems: list[SquaredHingeProblem], Cs: np.ndarray, options: Options, callback: Any, stop: Interruption
+    problems: list[SquaredHingeProblem], Cs: np.ndarray, options: PathOptions, callback: Any, stop: Interruption
 ) -> list[Fit]:
     """Solve squared-hinge problems on one Gram operator, each distinct value once."""
     values, places = np.unique(Cs, return_inverse=True)

@@ -54,7 +54,7 @@ class Answer(NamedTuple):
         return Fit(**self._asdict(), status=StatusCode(code), counters=counters)
 
 
-BIT_OF_OTHERS = 17
+BIT_OF_OTHERS = 18
 """The bit in `Counters.solvers` of solver classes without a name there, such as a user's own."""
 _NAMES: dict[int, str] = {}
 

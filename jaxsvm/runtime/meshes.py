@@ -190,7 +190,6 @@ def automatic_context(*arguments: Any) -> contextlib.AbstractContextManager[Any]
 
 
 def _automatic(mesh: Mesh) -> Mesh:
-    """Return the mesh with Auto axes."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.runtime.measured import MEASURED
@@ -169,8 +170,11 @@ class Program:
             return self._plain(*arguments, **named)
 
     def shapes(self, *arguments: Any, **named: Any) -> Any:
-        """Return the shapes of the results; the trace is shared with a later call."""
-        return self._jitted().trace(*arguments, **named).out_info
+        """Return the shapes of the results, float64 too; the trace is shared with a later call."""
+        found = self._jitted().trace(*arguments, **named).out_info
+        return jax.tree.map(
+            lambda leaf: ShapedArray(leaf.shape, leaf.dtype) if leaf.dtype == "float64" else leaf, found
+        )
 
     def lower(self, *arguments: Any, **named: Any) -> Any:
         """Lower the function for these arguments, as a jitted function does."""

@@ -41,7 +41,6 @@ def leave_at_interrupts() -> None:
 
 
 def _is_the_command() -> bool:
-    """Return whether this process is `jaxsvm` or `python -m jaxsvm`."""
     name, given = (getattr(sys, "argv", None) or [""])[0], sys.orig_argv
     if name == "-m":
         return "jaxsvm" in given[given.index("-m") + 1 :][:1] if "-m" in given else "-mjaxsvm" in given

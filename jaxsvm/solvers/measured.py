@@ -37,6 +37,23 @@ class Measured:
     """A variable is at a bound if its distance to it is less than this times its multiplier, each in its own scale."""
     worthwhile_share: float = 0.5
     """Largest share of the samples for which a screened problem is solved as a smaller one."""
+    most_features: int = 512
+    """Largest number of features that replace a kernel matrix."""
+    samples_of_a_feature: int = 12
+    """Smallest number of samples per feature."""
+    rest_of_features: float = 0.03
+    """Largest C times the mean diagonal of `K - Z Z'` at which no more features are added."""
+    largest_rest: float = 2.0
+    """The same, from which features are not used at all."""
+    scaled_C_of_features: float = 4000.0
+    """Larger `C mean(K_ii)` do not decide on it: the values below gain, and the first one that features fail ends them.
+    """
+    most_systems: int = 40
+    """Largest number of systems of one problem in the space of features."""
+    most_products: int = 12
+    """Largest number of products with the kernel matrix for one value that is solved in the space of features."""
+    gap_of_a_product: float = 0.9
+    """Other steps take over if such a product leaves more than this share of the gap."""
 
 
 MEASURED = Measured()

@@ -5,7 +5,7 @@ first. A value between two solved ones starts from the best dual point in their 
 product with the kernel matrix. Its gap is 1e-5 to 6e-4 between anchors: most of 64 values need their certificate alone.
 
 Anchors are solved in chains: by Newton in the space of features where some hundred reproduce the kernel matrix
-(`feature_newton`), else by pair steps on candidates: a working set of the samples that may be support, whose kernel
+(`FeatureNewton`), else by pair steps on candidates: a working set of the samples that may be support, whose kernel
 matrix is stored. Every result is certified on the whole problem, from scratch, many values to one product with the
 kernel matrix.
 """
@@ -25,10 +25,10 @@ from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, Point, columns, in_lane
+from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, GridPoint
 from jaxsvm.path.coarse_to_fine.pairs import is_far, solve_in_chains, stepper
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.path.placeholders import in_order, interrupted, on_host_stacked
+from jaxsvm.path.outcomes import in_order, interrupted, on_host_stacked
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
 from jaxsvm.results.fit import Answer, Counters, Fit, bit_of, limbs_of
@@ -47,18 +47,10 @@ def solve_grids(
     report: Callable[[int, int, Fit], Any] | None = None,
     stop: Interruption | None = None,
 ) -> list[Fit]:
-    """Solve all grids, which have the same values of C.
+    """Solve grids of the same values of C on one Gram operator; return their fits, an axis for the places first.
 
-    Args:
-        grids: The grids, all on one Gram operator.
-        solver: Tolerance and width.
-        key: A random key.
-        report: Called with grid, place and fit of each value.
-        stop: The caller's interruption flag; None: the active one.
-
-    Returns:
-        Fits by grid, an axis for its places first. After Ctrl-C the points so far are certified, which takes a few
-        products; values that were not reached are INTERRUPTED, without a certificate, at the nearest point.
+    After Ctrl-C the points so far are certified, which takes a few products; values that were not reached are
+    INTERRUPTED, without a certificate, at the nearest point. `report` is called with grid, place and fit of each value.
     """
     with watching(stop) as stop:
         wait = compiled_ahead(lambda: _last_call(grids, solver), grids[0].problems[0], _width(grids, solver))
@@ -71,7 +63,6 @@ def solve_grids(
 
 
 def _width(grids: list[Grid], solver: CoarseToFine) -> int:
-    """Return the number of points that one product certifies."""
     return min(solver.width, sum(len(grid.logs) for grid in grids))
 
 
@@ -80,7 +71,7 @@ def _last_call(grids: list[Grid], solver: CoarseToFine) -> list[tuple[Any, ...]]
     whole, width = grids[0].problems[0], _width(grids, solver)
     none: Any = np.zeros(0)
     vector, stacked = (jax.ShapeDtypeStruct(shape, whole.dtype) for shape in ((whole.n,), (whole.n, width)))
-    Cs, counters = np.zeros((width,), whole.dtype), _counters([Point(none, none, 0, 0)] * width, solver)
+    Cs, counters = np.zeros((width,), whole.dtype), _counters([GridPoint(none, none, 0, 0)] * width, solver)
     last = (whole, stacked, stacked, Cs, stacked, stacked, counters, solver.tol, np.asarray(True))
     calls: list[tuple[Any, ...]] = [(_finish, *last)]
     if _too_long(whole):
@@ -100,7 +91,7 @@ def _certified(grids: list[Grid], solver: CoarseToFine, key: Array, report: Any,
         tasks = [(number, place) for number, place in reached if grids[number].points[place].carried is not None]
         groups = [on_host_stacked([fit]) for fit in _by_carried_sums(grids, tasks, solver)]
     if not tasks:
-        return [in_order({}, grid.logs, grid.problems[0]) for grid in grids]
+        return [in_order({}, np.exp(grid.logs), grid.problems[0]) for grid in grids]
     fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
     if not definite:
         return [_of_grid(fits, tasks, number, grid) for number, grid in enumerate(grids)]
@@ -135,8 +126,9 @@ def _by_products(
         group = [tasks[min(first + lane, len(tasks) - 1)] for lane in range(width)]  # the last one fills up
         problems = [grids[number].problems[place] for number, place in group]
         points = [_nearest(grids[number], place) for number, place in group]
-        y, weight = (columns([getattr(problem, name) for problem in problems]) for name in ("y", "weights"))
-        x, f = (columns([getattr(point, name) for point in points]) for name in ("x", "f"))
+        # Stacked on the host: a program of L arguments compiles long.
+        y, weight = (np.stack([getattr(each, name) for each in problems], axis=1) for name in ("y", "weights"))
+        x, f = (np.stack([getattr(each, name) for each in points], axis=1) for name in ("x", "f"))
         Cs = np.stack([np.asarray(problem.C) for problem in problems])
         ending = (_counters(points, solver), solver.tol, np.asarray(definite))
         arguments = (grids[0].problems[0], y, weight, Cs, x, f, *ending)
@@ -179,7 +171,7 @@ def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -
     if len(lanes) == len(grid.logs):
         first = lanes[0]
         return jax.tree.map(lambda leaf: on_device(leaf[first : first + len(lanes)]), fits)
-    return in_order({place: _taken(fits, lane) for place, lane in lanes.items()}, grid.logs, grid.problems[0])
+    return in_order({place: _taken(fits, lane) for place, lane in lanes.items()}, np.exp(grid.logs), grid.problems[0])
 
 
 def _taken(fits: Any, lane: int) -> Any:
@@ -192,7 +184,6 @@ def _too_long(whole: SquaredHingeProblem) -> bool:
 
 
 def _by_carried_sums(grids: list[Grid], tasks: list[tuple[int, int]], solver: CoarseToFine) -> Iterator[Fit]:
-    """Yield the fits of points by their carried margins."""
     for number, place in tasks:
         point = grids[number].points[place]
         arguments = (point.x, point.f, point.carried, _taken(_counters([point], solver), 0), solver.tol)
@@ -201,21 +192,20 @@ def _by_carried_sums(grids: list[Grid], tasks: list[tuple[int, int]], solver: Co
 
 @Program
 def _finish_carried(problem: SquaredHingeProblem, x: Array, f: Array, steps: Any, counters: Counters, tol: Any) -> Fit:
-    """Certify a point by carried margins, without a product."""
     answer = certified_by_sums(problem, x, f + problem.ridge * x, steps)
     return concluded(answer, tol, counters, definite=problem.gram.definite)
 
 
-def _nearest(grid: Grid, place: int) -> Point:
+def _nearest(grid: Grid, place: int) -> GridPoint:
     """Return the point of a place, or of the nearest place that has one; equal weights if none has."""
     nearest = min(grid.points, key=lambda other: abs(other - place), default=None)
     if nearest is None:
         equal = grid.problems[0].present.astype(grid.problems[0].dtype)
-        return Point(equal, jnp.zeros_like(equal), 0, 0)
+        return GridPoint(equal, jnp.zeros_like(equal), 0, 0)
     return grid.points[nearest]
 
 
-def _counters(points: list[Point], solver: CoarseToFine) -> Counters:
+def _counters(points: list[GridPoint], solver: CoarseToFine) -> Counters:
     steps = on_device(np.asarray([point.steps for point in points], np.int32))
     none = on_device(np.zeros(len(points), np.int32))
     limbs = on_device(limbs_of([point.evaluations for point in points]))
@@ -255,7 +245,7 @@ def _certified_lanes(template: SquaredHingeProblem, y: Array, C: Array, x: Array
     margins = SignedGram(wide.gram, y, wide.offset).matvec(x)
 
     def one(y: Array, C: Array, beta: Array, margins: Array) -> Answer:
-        problem = in_lane(wide, y, C)
+        problem = dataclasses.replace(wide, y=y, C=jnp.ones_like(wide.C), weight=C)
         return problem.certified(beta, margins + problem.ridge * beta, template.dtype)
 
     certified = jax.vmap(one, in_axes=1)(y, C, x, margins)

@@ -1,17 +1,21 @@
-"""Order the values of C of one problem: anchors first, then the values between them."""
+"""The values of C of one problem, their points and order, and the candidates: samples that may be support."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.dense import part_of, values_between
+from jaxsvm.gram.measured import MEASURED as GRAM
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import counted_by_name
+from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program
 
 
@@ -37,7 +41,7 @@ class CoarseToFine:
         return 0.95 * self.tol
 
 
-class Point(NamedTuple):
+class GridPoint(NamedTuple):
     """A dual point in primal scale, and the work that it took.
 
     Attributes:
@@ -75,7 +79,7 @@ class Grid:
     def __init__(self, problems: list[SquaredHingeProblem], Cs: np.ndarray) -> None:
         self.problems = problems
         self.logs = np.log(Cs)
-        self.points: dict[int, Point] = {}
+        self.points: dict[int, GridPoint] = {}
         first = problems[0]
         ridge = np.asarray(first.ridge)
         kernel = float(np.asarray(first.squares).mean()) - first.offset
@@ -89,11 +93,8 @@ def anchors(logs: np.ndarray) -> list[int]:
     """Return the places of anchors in increasing logarithms: both ends, and others with a bounded ratio of C."""
     places = [0] if len(logs) else []
     while places and places[-1] < len(logs) - 1:
-        reach = (
-            int(np.searchsorted(logs, logs[places[-1]] + np.log(MEASURED.factor_between_anchors) + 1e-9, side="right"))
-            - 1
-        )
-        places.append(max(reach, places[-1] + 1))
+        furthest = logs[places[-1]] + np.log(MEASURED.factor_between_anchors) + 1e-9
+        places.append(max(int(np.searchsorted(logs, furthest, side="right")) - 1, places[-1] + 1))
     return places
 
 
@@ -129,11 +130,69 @@ def combination(ridge: Array, a: tuple[Array, Array], b: tuple[Array, Array], mo
     return scale * (x + w * dx), scale * (f + w * df)
 
 
-def columns(vectors: Sequence[Any]) -> np.ndarray:
-    """Stack vectors `(n,)` of the host or the device as columns, `(n, L)`; a program of L arguments compiles long."""
-    return np.stack([np.asarray(vector) for vector in vectors], axis=1)
+# --- candidates
 
 
-def in_lane(template: SquaredHingeProblem, y: Array, costs: Array) -> SquaredHingeProblem:
-    """Return the problem of one lane, for its certificate."""
-    return dataclasses.replace(template, y=y, C=jnp.ones_like(template.C), weight=costs)
+class Candidates(NamedTuple):
+    """Samples that may be support, on the host and on the device, and their Gram operator."""
+
+    samples: np.ndarray
+    places: Int[Array, " m"]
+    gram: Gram | None
+
+    @staticmethod
+    def of(samples: np.ndarray, gram: Gram | None) -> "Candidates":
+        """Return the candidates of these indices, with their Gram operator."""
+        return Candidates(samples, on_device(np.asarray(samples, np.int32)), gram)
+
+
+def support_outside(whole: SquaredHingeProblem, point: GridPoint, working_set: Candidates) -> bool:
+    """Return whether samples outside the working set are support of this point. Absent ones never are."""
+    support = (np.asarray(point.f) < 1) & (np.asarray(whole.weights) > 0)
+    support[working_set.samples] = False
+    return bool(support.any())
+
+
+def sizes(n: int) -> list[int]:
+    """Return the sizes of working sets of n samples, decreasing from n.
+
+    Each is a share of the one before: few sizes for all values, widths and folds share their programs. Below 1,024 a
+    step costs what starting its kernels costs.
+    """
+    result, share = [n], MEASURED.share_of_a_smaller_set
+    while (smaller := int(np.ceil(share * result[-1] / 128)) * 128) >= 1024 and smaller < result[-1]:
+        result.append(smaller)
+    return result
+
+
+def smaller(grid: Grid, place: int, working_set: Candidates) -> Candidates:
+    """Return a smaller working set around a solved value, if its candidates fit into one."""
+    whole, point = grid.problems[place], grid.points[place]
+    kept = _kept(whole, point, MEASURED.margin_of_candidates)
+    size = min(size for size in sizes(whole.n) if size >= kept)
+    if size >= len(working_set.samples) or size**2 * jnp.dtype(whole.gram.dtype).itemsize > GRAM.bytes_to_store:
+        return working_set
+    return _working_set_around(whole, point, size)
+
+
+def exchanged(grid: Grid, point: GridPoint, working_set: Candidates) -> Candidates:
+    """Return a working set of the same size around a point with support outside; a larger one if all is support."""
+    whole = grid.problems[0]
+    kept = _kept(whole, point, 0.0)
+    size = max(len(working_set.samples), min(size for size in sizes(whole.n) if size >= kept))
+    return Candidates.of(np.arange(whole.n), whole.gram) if size == whole.n else _working_set_around(whole, point, size)
+
+
+def _kept(whole: SquaredHingeProblem, point: GridPoint, margin: float) -> int:
+    """Return how many samples are support, or within a margin of it."""
+    near = (np.asarray(point.f) < 1 + margin) | (np.asarray(point.x) > 0)
+    return int((near & (np.asarray(whole.weights) > 0)).sum())
+
+
+def _working_set_around(whole: SquaredHingeProblem, point: GridPoint, size: int) -> Candidates:
+    """Fill a working set up to a size: support first, then by margin, absent samples last."""
+    margins = np.where(np.asarray(point.x) > 0, -np.inf, np.asarray(point.f))
+    order = np.argsort(np.where(np.asarray(whole.weights) > 0, margins, np.inf), kind="stable")
+    samples = np.sort(order[:size])
+    result = Candidates.of(samples, None)
+    return result._replace(gram=part_of(whole.gram, values_between(whole.gram, result.places)))

@@ -11,14 +11,23 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption, unless, with_settings, workers
 from jaxsvm.loop.measured import MEASURED as LOOP
-from jaxsvm.path.coarse_to_fine.candidates import Candidates, exchanged, smaller, support_outside
-from jaxsvm.path.coarse_to_fine.feature_newton import FeatureNewton, features
-from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, Point, anchors, combination, middles
+from jaxsvm.path.coarse_to_fine.grid import (
+    Candidates,
+    CoarseToFine,
+    Grid,
+    GridPoint,
+    anchors,
+    combination,
+    exchanged,
+    middles,
+    smaller,
+    support_outside,
+)
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit
@@ -27,6 +36,7 @@ from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers import working_set as sets
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
+from jaxsvm.solvers.simplex.newton.reproduced import FeatureNewton, Known, features, state_at, stepped
 from jaxsvm.solvers.start import Start
 
 PROVISIONAL = Options(warns=False, provisional=True)
@@ -41,9 +51,10 @@ def solve_in_chains(grids: list[Grid], solver: CoarseToFine, key: Array, stop: I
     check `stop`.
     """
     with ThreadPoolExecutor(workers()) as pool:
-        jobs: list[tuple[Grid, Future[dict[int, Point]]]] = []
+        jobs: list[tuple[Grid, Future[dict[int, GridPoint]]]] = []
         try:
-            Z = _features(grids, key)
+            last = [grid.problems[-1] for grid in grids]
+            Z = features(last[0], max(float(np.asarray(each.C) * np.asarray(each.weights).max()) for each in last), key)
             chains = [_Hard(grid, solver, key, stop) for grid in grids]
             if len(chains) == 1:
                 jobs = [(grids[0], job) for job in chains[0].solve_anchors(pool, Z)]
@@ -59,11 +70,62 @@ def solve_in_chains(grids: list[Grid], solver: CoarseToFine, key: Array, stop: I
             raise
 
 
-def _features(grids: list[Grid], key: Array) -> Array | None:
-    """Return features of the kernel matrix for the values that are left; None without such values or features."""
-    left = [grid.problems[-1] for grid in grids if len(grid.points) < len(grid.logs)]
-    largest = max((float(np.asarray(problem.C) * np.asarray(problem.weights).max()) for problem in left), default=0)
-    return features(left[0], largest, key) if left else None
+@dataclasses.dataclass
+class InFeatures:
+    """Newton in the space of features on the values of one grid.
+
+    Where features serve by far, values between two solved ones take no product: all are certified together in the end.
+
+    Attributes:
+        Z: The features, `(n, r)`; None once a value was too slow: the rest is too large for C, and for larger ones.
+        tol: The relative gap to reach.
+        run: Calls a program; None after Ctrl-C.
+        known: What is known of the last support.
+        first_gap: The gap that the first product of the last value found.
+    """
+
+    Z: Float[Array, "n r"] | None
+    tol: float
+    run: Callable[..., Any]
+    known: Known | None = None
+    first_gap: float = np.inf
+
+    def point(
+        self, problem: SquaredHingeProblem, start: tuple[Any, Any] | None, between: bool = False
+    ) -> GridPoint | None:
+        """Solve a problem from a point of any signs and its margins, or from 0; clear `Z` if that does not reach `tol`.
+
+        Args:
+            problem: The problem.
+            start: The point, a pair of vectors, or None.
+            between: Whether the start lies between two solved points. No product is then taken if the last value, which
+                started further away, had a first gap far below `tol`: the final certificate shows the gap.
+
+        Returns:
+            The best dual point, with margins from scratch; None if there is none.
+        """
+        if self.Z is None:
+            return None
+        x, f = (jnp.zeros_like(problem.y),) * 2 if start is None else start
+        state, best, solver = state_at(self.Z, x, f), None, FeatureNewton(self.Z, self.tol)
+        state = state if self.known is None else state._replace(known=self.known)
+        sure = between and self.first_gap <= MEASURED.sure_share_of_the_gap * self.tol
+        for products in range(1, 2 if sure else solver.max_steps + 1):
+            state = self.run(stepped, problem, solver, state, not sure)
+            if state is None:
+                return best
+            self.known, gap = state.known, float(state.gap)
+            if sure:
+                return GridPoint(state.x, state.f, int(state.counters.toward), 0)
+            self.first_gap = gap if products == 1 else self.first_gap
+            if gap < np.inf:
+                best = GridPoint(state.x, state.f, int(state.counters.toward), products * problem.n**2, 0)
+            if gap <= self.tol:
+                return best
+            if bool(state.slow):
+                break
+        self.Z = None
+        return best
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,51 +137,52 @@ class _Hard:
     key: Array
     stop: Interruption
 
-    def solve_anchors(self, pool: ThreadPoolExecutor, Z: Array | None) -> "list[Future[dict[int, Point]]]":
-        """Solve the anchors on working sets that shrink if that is worth the copy; return jobs for values between."""
-        grid, jobs = self.grid, []
-        left = [place for place in range(len(grid.logs)) if place not in grid.points]
-        solved = sorted(place for place in grid.points if left and place < left[0])
-        chain = [*solved[-1:], *left] if left else []
-        whole, fill = grid.problems[0], with_settings(self.fill)
-        working_set = Candidates.of(np.arange(whole.n), whole.gram)
-        newton = FeatureNewton(Z, self.solver.inner_tol, self.run)
-        digits = MEASURED.carried_roundings * np.finfo(whole.dtype).eps
-        for place in (chain[index] for index in anchors(grid.logs[chain])) if chain else ():
+    def solve_anchors(self, pool: ThreadPoolExecutor, Z: Array | None) -> "list[Future[dict[int, GridPoint]]]":
+        """Solve a coarse grid in increasing C; hand each stretch between two anchors to the pool.
+
+        Stop at Ctrl-C, or where the gap is far: larger values end further off.
+        """
+        grid, jobs, solved = self.grid, [], []
+        working_set = Candidates.of(np.arange(grid.problems[0].n), grid.problems[0].gram)
+        newton, fill = InFeatures(Z, self.solver.inner_tol, self.run), with_settings(self.fill)
+        for place in anchors(grid.logs):
+            working_set = self.anchor(solved, place, working_set, newton)
+            if working_set is None or grid.points[place].far:
+                break
+            if solved and place - solved[-1] > 1:
+                ends = {end: grid.points[end] for end in (solved[-1], place)}
+                stretch = range(solved[-1], place + 1)
+                jobs.append(pool.submit(fill, stretch, ends, working_set, dataclasses.replace(newton)))
+            solved.append(place)
+        return jobs
+
+    def anchor(self, solved: list[int], place: int, working_set: Candidates, newton: InFeatures) -> Candidates | None:
+        """Solve an anchor by Newton in features, else by steps on candidates until no support lies outside.
+
+        Return the candidates, fewer if that is worth the copy; None after Ctrl-C, with or without a point.
+        """
+        grid, problem = self.grid, self.grid.problems[place]
+        point = None if self.stop.seen else newton.point(problem, self.ahead(solved, place))
+        if newton.Z is not None and point is not None:
+            grid.points[place] = point
+            return working_set
+        if solved:
+            working_set = smaller(grid, solved[-1], working_set)
+        start = self.start(solved, place) if point is None else point[:2]
+        digits = MEASURED.carried_roundings * np.finfo(problem.dtype).eps
+        while not self.stop.seen and (point := self.point(place, start, working_set)) is not None:
+            grid.points[place], self.stop.begun = point, True
             if self.stop.seen:
                 break
-            point = newton.point(grid.problems[place], self.ahead(solved, place))
-            if newton.Z is not None and point is not None:
-                grid.points[place] = point
-            elif solved:
-                working_set = smaller(grid, solved[-1], working_set)
-            start = self.start(solved, place) if point is None else point[:2]
-            while place not in grid.points or (
-                not grid.points[place].far and support_outside(whole, grid.points[place], working_set)
-            ):
-                if place in grid.points:
-                    start = grid.points[place][:2]
-                    working_set = exchanged(grid, grid.points.pop(place), working_set)
-                point = None if self.stop.seen else self.point(place, start, working_set)
-                if point is None:
-                    return jobs
-                grid.points[place], self.stop.begun = point, True
-                if self.stop.seen:
-                    return jobs
-                if point.carried is not None and self.solver.inner_tol > digits:
-                    continue  # steps on all samples carried all margins
-                if (exact := self.from_scratch(grid.problems[place], point.x)) is None:
-                    return jobs
+            if point.carried is None or self.solver.inner_tol <= digits:  # not all margins were carried
+                if (exact := self.from_scratch(problem, point.x)) is None:
+                    break
                 grid.points[place] = point._replace(x=exact[0], f=exact[1], carried=0)
-            if grid.points[place].far:  # larger values end further off
-                break
-            between = [other for other in chain if solved and solved[-1] <= other <= place]
-            if len(between) > 2:
-                ends = {end: grid.points[end] for end in (between[0], between[-1])}
-                jobs.append(pool.submit(fill, between, ends, working_set, dataclasses.replace(newton)))
-            if place not in solved:
-                solved.append(place)
-        return jobs
+            if point.far or not support_outside(problem, grid.points[place], working_set):
+                return working_set
+            start = grid.points[place][:2]
+            working_set = exchanged(grid, grid.points.pop(place), working_set)
+        return None
 
     def run(self, program: Callable[..., Any], problem: SquaredHingeProblem, *arguments: Any) -> Any:
         """Call a program that takes a product with the kernel matrix; None after Ctrl-C."""
@@ -158,8 +221,8 @@ class _Hard:
         return self.grid.points[solved[-1]][:2] if no_point else further
 
     def fill(
-        self, places: list[int], ends: dict[int, Point], working_set: Candidates, newton: FeatureNewton
-    ) -> dict[int, Point]:
+        self, places: range, ends: dict[int, GridPoint], working_set: Candidates, newton: InFeatures
+    ) -> dict[int, GridPoint]:
         """Solve the places between the first and the last, level by level; after Ctrl-C return those that are solved.
 
         A combination has the margins of its ends, so that its gap needs no product; only those not within `tol` take
@@ -171,7 +234,7 @@ class _Hard:
                 return points
             place, problem = places[middle], self.grid.problems[places[middle]]
             x, f, gap = _combined(problem, points[places[a]][:2], points[places[b]][:2])
-            point = Point(x, f, 0, 0)
+            point = GridPoint(x, f, 0, 0)
             if not gap <= self.solver.inner_tol:
                 better = newton.point(problem, point[:2], between=True)
                 if better is None or newton.Z is None:
@@ -182,7 +245,7 @@ class _Hard:
             points[place] = point
         return points
 
-    def point(self, place: int, start: tuple[Array, Array] | None, working_set: Candidates) -> Point | None:
+    def point(self, place: int, start: tuple[Array, Array] | None, working_set: Candidates) -> GridPoint | None:
         """Solve a place by steps; margins outside its working set are those of the start.
 
         After Ctrl-C return the best certified point; None if there is none.
@@ -201,7 +264,7 @@ class _Hard:
         if int(fit.status) == Status.INTERRUPTED and not np.isfinite(fit.certificate.relative_gap):
             return None
         carried = int(fit.steps) if start is None or all_samples else None
-        return Point(x, f, int(fit.steps), int(fit.kernel_evaluations), carried, is_far(fit, self.solver.tol))
+        return GridPoint(x, f, int(fit.steps), int(fit.kernel_evaluations), carried, is_far(fit, self.solver.tol))
 
 
 def is_far(fit: Fit, tol: float) -> bool:

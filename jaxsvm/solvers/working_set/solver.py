@@ -119,7 +119,6 @@ class WorkingSet(Solver[Restrictable]):
         )
 
     def _capacity(self, problem: Restrictable) -> int:
-        """Return the number of rows to keep, at most n."""
         return min(self.size if self.cache is None else self.cache, problem.n)
 
     def _enlarged(self, problem: Restrictable, state: "State") -> "State":
@@ -168,7 +167,6 @@ class WorkingSet(Solver[Restrictable]):
 
 
 def _module(problem: Restrictable) -> Any:
-    """Return the module of steps with or without upper bounds."""
     return bounded if problem.bounded else unbounded
 
 

@@ -159,7 +159,6 @@ def _sums(wide: SquaredHingeProblem, beta: Array, parts: Array) -> dict[str, Arr
 
 
 def _products(problem: SquaredHingeProblem, beta: Array, cache: RowCache | None) -> Float[Array, "2 n"]:
-    """Return `B beta` for each class."""
     of_class = jnp.stack([jnp.where(problem.y == sign, beta, 0) for sign in SIGNS])
     return lax.map(lambda v: _product(problem, v, cache), of_class)  # compiled once for both
 
@@ -175,6 +174,5 @@ def _product(problem: SquaredHingeProblem, v: Array, cache: RowCache | None) -> 
 
 
 def _signed_rows(problem: SquaredHingeProblem, v: Array, rows: Array, slots: Any, place: Array) -> Float[Array, " n"]:
-    """Return `B[:, place] v`."""
     signed = problem.y[place] * v
     return problem.y * (weighted_rows(signed, rows, slots) + problem.offset * signed.sum())

@@ -1,4 +1,4 @@
-"""Semismooth Newton: the configuration in `solver.py`, the steps in `kernel.py` and `feature.py`."""
+"""Semismooth Newton: `Newton`, by the steps of `kernel.py` and `feature.py`, and `FeatureNewton` (`reproduced.py`)."""
 
 from jaxsvm.solvers.simplex.newton.solver import Newton
 

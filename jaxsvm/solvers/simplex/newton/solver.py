@@ -127,6 +127,5 @@ def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) 
 
 
 def _whole(state: State, dtype: Any) -> State:
-    """Return the state in a wider dtype, its point with its rounding error added."""
     wide = jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, state)
     return wide._replace(point=whole(state.point, state.rest, dtype))

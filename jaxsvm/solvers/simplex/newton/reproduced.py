@@ -1,4 +1,4 @@
-"""Newton in the space of features that reproduce the kernel matrix nearly exactly: few systems a value at any C.
+"""Newton in the space of features that reproduce the kernel matrix nearly exactly: few systems at any C.
 
 Smooth and wide kernels, and radial ones of few features, have a numerical rank of some hundred. With `K = Z Z' + R`
 and a small rest R, margins near a point x are `f(x) + Y Z (u - Z' Y x)`, if the rest acts as it does at x. In the r
@@ -6,31 +6,32 @@ variables u this is a problem of the linear squared hinge, which Newton (Mangasa
 systems: its Hessian `I + C Z_S' Z_S` changes by the samples that enter or leave the support S. One product with K
 itself then shows the margins, the gap and the rest of the new point. A product reduces the gap by a factor of about
 `(C |R|)^2`: whether R is small enough for a value of C is measured, and where it is not, other steps go on.
-Where it is by far, values between two solved ones take no product: all are certified together in the end.
 
 Systems are solved in float64: the Hessian's condition is n C.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.line_search import hinge_minimum
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.linear.nystroem import BLOCK, features_in_blocks
 from jaxsvm.numerics.masks import count, every, places_first
-from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
+from jaxsvm.numerics.precision import double, in_double, rounded, widened
 from jaxsvm.numerics.products import matmul, plus_diagonal
-from jaxsvm.path.coarse_to_fine.grid import Point
-from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.results.fit import Counters
+from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.loops import fori_loop, once, while_loop
 from jaxsvm.runtime.programs import Program
+from jaxsvm.solvers.contract import Solver, Traits
+from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.solvers.start import StartLike, weights_of
 
 ROWS = 256
 """Samples that enter or leave a support in one product."""
@@ -66,83 +67,109 @@ _features = Program(_features, static_argnums=1)
 
 
 class Known(NamedTuple):
-    """What is known of a support: its samples, and the bits of `Z_S' diag(weights) Z_S`."""
+    """What is known of a support: its samples, and `Z_S' diag(weights) Z_S` in float64."""
 
-    support: Array
-    bits: Array
+    support: Bool[Array, " n"]
+    matrix: Float[Array, "r r"]
 
 
-@dataclasses.dataclass
-class FeatureNewton:
-    """The method on the values of one grid.
+class State(NamedTuple):
+    """State of Newton in features: a dual point in primal scale, its margins, objective and relative gap, and more.
 
     Attributes:
-        Z: The features, `(n, r)`; None once a value was too slow: the rest is too large for C, and for larger ones.
-        tol: The relative gap to reach.
-        run: Calls a program; None after Ctrl-C.
         known: What is known of the last support.
-        first_gap: The gap that the first product of the last value found.
+        slow: Whether the last step left most of the gap: the rest of the kernel matrix is too large for C.
+        counters: Steps, and systems as `toward`.
     """
 
-    Z: Float[Array, "n r"] | None
-    tol: float
-    run: Callable[..., Any]
-    known: Known | None = None
-    first_gap: float = np.inf
+    x: Float[Array, " n"]
+    f: Float[Array, " n"]
+    R: Float[Array, ""]
+    gap: Float[Array, ""]
+    known: Known
+    slow: Bool[Array, ""]
+    indefinite: Bool[Array, ""]
+    counters: Counters
 
-    def point(self, problem: SquaredHingeProblem, start: tuple[Any, Any] | None, between: bool = False) -> Point | None:
-        """Solve a problem from a point of any signs and its margins, or from 0; clear `Z` if that does not reach `tol`.
 
-        Args:
-            problem: The problem.
-            start: The point.
-            between: Whether the start lies between two solved points. No product is then taken if the last value, which
-                started further away, had a first gap far below `tol`: the final certificate shows the gap.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FeatureNewton(Solver[SquaredHingeProblem]):
+    """Newton in features that reproduce the kernel matrix; drivers choose it where `features` finds some.
 
-        Returns:
-            The best dual point, with margins from scratch; None if there is none.
-        """
-        Z, best, least, steps = self.Z, None, np.inf, 0
-        if Z is None:
-            return None
-        if self.known is None:
-            self.known = _nothing_known(Z)
-        zero = jnp.zeros_like(problem.y)
-        x, f = (zero, zero) if start is None else start
-        if between and self.first_gap <= MEASURED.sure_share_of_the_gap * self.tol:
-            moved = self.run(_moved, problem, Z, self.known, x, f, True, False)
-            if moved is None:
-                return None
-            x, f, _, systems, self.known = moved
-            return Point(x, f, int(systems), 0)
-        for products in range(1, MEASURED.most_products + 1):
-            moved = self.run(_moved, problem, Z, self.known, x, f, best is None, True)
-            if moved is None:
-                return best
-            x, f, gap, systems, self.known = moved
-            gap, steps = float(gap), steps + int(systems)
-            self.first_gap = gap if products == 1 else self.first_gap
-            slow = not gap <= MEASURED.gap_of_a_product * least
-            if gap < least:
-                best, least = Point(x, f, steps, products * problem.n**2, 0), gap
-            if least <= self.tol:
-                return best
-            if slow:
-                break
-        self.Z = None
-        return best
+    Problems: squared hinge without a free bias, of a definite kernel.
+    Cost of a step: a product with the kernel matrix, and a few systems of r features.
+    Rate: linear, by about `(C |R|)^2` for a rest R of the kernel matrix.
+
+    Attributes:
+        Z: The features of this problem, `(n, r)`.
+        tol: Certified relative duality gap at which to stop, > 0.
+        max_steps: Maximum number of steps, >= 0.
+        check_every: Steps in a chunk; static.
+        refresh_every: Maximum number of steps between certificates; static.
+    """
+
+    bit = 17
+    solves = ("squared hinge",)
+    unroll = 1
+    traits = Traits(pads=True)
+
+    Z: Float[Array, "n r"]
+    tol: Number = 1e-4
+    max_steps: Count = MEASURED.most_products
+    check_every: int = dataclasses.field(default=1, metadata={"static": True})
+    refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: "StartLike | None" = None) -> State:
+        """Return a state at 0, or at `init`: weights `(n,)`, or weights and their margins."""
+        x = f = jnp.zeros_like(problem.y)
+        if init is not None:
+            weights, margins = weights_of(problem, init)
+            alpha = problem.feasible_point(weights)
+            s = problem.matvec(alpha) if margins is None else problem.gradient(alpha, margins)
+            x, f = alpha / (alpha @ s), problem.margins(alpha, s) / (alpha @ s)
+        return state_at.function(self.Z, x, f)
+
+    def step(self, problem: SquaredHingeProblem, state: State) -> State:
+        """Solve the problem of the features, and compute the margins of its solution."""
+        return stepped.function(problem, self, state, True)
+
+    def refresh(self, problem: SquaredHingeProblem, state: State) -> State:
+        """Compute the margins anew."""
+        return state._replace(f=problem.signed.matvec(state.x.astype(problem.dtype)))
+
+    def dual_point(self, problem: SquaredHingeProblem, state: State) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """Return the dual point in primal scale and its products."""
+        return state.x, state.f + problem.ridge * state.x
+
+    def running_excess(self, problem: SquaredHingeProblem, state: State) -> Float[Array, ""]:
+        """Return the gap that the last step left, over `tol`."""
+        return state.gap / jnp.asarray(self.tol, state.gap.dtype)
 
 
 @Program
-def _nothing_known(Z: Array) -> Known:
-    def wide(Z: Array) -> Known:
-        n, r = Z.shape
-        return Known(jnp.zeros((n,), bool), bits_of(jnp.zeros((r, r), double(Z.dtype))))
-
-    return in_double(wide)(Z)
+def state_at(Z: Array, x: Array, f: Array) -> State:
+    """Return the state at a point of any signs with its margins, of whose support nothing is known."""
+    (n, r), no = Z.shape, jnp.asarray(False)
+    known = Known(jnp.zeros((n,), bool), in_double(lambda Z: jnp.zeros((r, r), double(Z.dtype)))(Z))
+    return State(x, f, jnp.zeros((), x.dtype), jnp.full((), jnp.inf, x.dtype), known, no, no, Counters.zero())
 
 
 @Program
+def stepped(problem: SquaredHingeProblem, solver: FeatureNewton, state: State, exactly: Any) -> State:
+    """Take a step; margins are computed with K if `exactly`, else from the features and the unchanged rest."""
+    first = state.counters.steps == 0
+    x, f, gap, systems, known = _moved(problem, solver.Z, state.known, state.x, state.f, first, exactly)
+    better = gap < state.gap
+    x, f, left = (jnp.where(better, *pair) for pair in ((x, state.x), (f, state.f), (gap, state.gap)))
+    slow = ~(gap <= MEASURED.gap_of_a_product * state.gap)
+    R, counters = (
+        problem.objective(x, f + problem.ridge * x),
+        state.counters.stepped(min(problem.n**2, 2**30 - 1), systems),
+    )
+    return State(x, f, R, left, known, slow, state.indefinite, counters)
+
+
 def _moved(problem: SquaredHingeProblem, Z: Array, known: Known, x: Array, f: Array, freely: Any, exactly: Any) -> Any:
     """Return a dual point with its margins and gap, the systems that it took, and what is known of its support.
 
@@ -194,9 +221,9 @@ def _minimised(
         return u + t * step, f + t * df, support, matrix, systems + 1, settled
 
     none = jnp.zeros((), jnp.int32)
-    start = (u, rest + y * matmul(Z, u), known.support, of_bits(known.bits), none, none > 0)
+    start = (u, rest + y * matmul(Z, u), known.support, known.matrix, none, none > 0)
     _, f, support, matrix, systems, _ = while_loop(unsettled, system, start)
-    return f, Known(support, bits_of(matrix)), systems
+    return f, Known(support, matrix), systems
 
 
 def _brought_up(matrix: Array, before: Array, support: Array, weight: Array, Z: Array) -> Array:

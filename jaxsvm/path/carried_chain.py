@@ -1,0 +1,412 @@
+"""A warm chain of hinge problems that computes few kernel rows and leaves out the samples that a safe rule knows.
+
+The path algorithm of Ogawa, Suzuki, Suzumura and Takeuchi 2014: the solution at one C bounds all margins at the next
+one. Samples that are certainly beyond their margin get 0, those certainly inside it their bound, and the problem of the
+others is solved. Once nothing is left to change, the solution holds for every larger C.
+
+Unlike there (docs/mathematics.md, Safe screening), the products `p = Qa` are carried along the path in twice the
+precision. From one C to the next all of `a` is scaled by `rho`, except for few samples that are free or change sides;
+`p` follows by their kernel rows. So the rule, the problem of the others and the certificate of the whole cost no
+product over all samples. Every result is certified on all samples: a wrong rule would cost time, not correctness.
+
+`CarriedChain` decides what to do at each C. Its programs: `next_start` scales the last point and leaves out the
+samples that a rule knows, `solve_kept` solves for the others, `joined` returns the point of the whole problem, and
+`certified` its fit. Their arrays are float64 between programs too, whatever the caller's flag.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.dense import part_of, values_between
+from jaxsvm.loop.choice import first_choice
+from jaxsvm.loop.driver import Options, drive
+from jaxsvm.loop.interruption import Interruption
+from jaxsvm.loop.many import solve_whole
+from jaxsvm.loop.measured import MEASURED as LOOP
+from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.numerics.sizes import class_of, filled
+from jaxsvm.path.carried import (
+    CarriedPoint,
+    as_reference,
+    certified,
+    counters_of,
+    first_point,
+    lengths,
+    narrow,
+    point_of,
+    products_of,
+    scaled_up,
+    validity,
+)
+from jaxsvm.path.measured import MEASURED
+from jaxsvm.problems.box import BoxProblem
+from jaxsvm.problems.certificates.definiteness import is_indefinite
+from jaxsvm.results.fit import Counters, Fit, bit_of, limbs_of, total_of
+from jaxsvm.results.status import Status
+from jaxsvm.runtime.loops import fori_loop, once
+from jaxsvm.runtime.programs import Program, compiled_ahead
+from jaxsvm.screening.rules import Rule, Screening
+from jaxsvm.solvers.box.barrier_systems import few_features
+from jaxsvm.solvers.box.interior_point import InteriorPoint
+from jaxsvm.solvers.box.sequential_minimal_optimization import SMO, State
+from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.start import Start
+from jaxsvm.solvers.working_set import WorkingSet
+from jaxsvm.solvers.working_set.bounded import carried
+from jaxsvm.solvers.working_set.members import ends
+
+CHECK_EVERY = 32
+"""Pair steps between two computations of the gap."""
+NO_STEPS = np.zeros(4, np.int32)
+"""The work of a value that took none (`certified`)."""
+
+
+class NextStart(NamedTuple):
+    """The start of the next problem, and the samples that a rule leaves undecided.
+
+    Attributes:
+        kept: Undecided samples, `(n,)`.
+        start: Their start, and the values of the others, `(n,)`.
+        base: The point of the products, float64: `factor a` of undecided samples, of others their values.
+        products: `Q base`, float64.
+        drift: Drift of the products (`CarriedPoint`), `()`.
+        dual: The dual objective at `base`, `()`.
+        counts: How many samples are undecided, how many of them start between their bounds, and how many kernel rows
+            were computed, `(3,)`.
+    """
+
+    kept: Bool[Array, " n"]
+    start: Float[Array, " n"]
+    base: Float[Array, " n"]
+    products: Float[Array, " n"]
+    drift: Float[Array, ""]
+    dual: Float[Array, ""]
+    counts: Int[Array, " 3"]
+
+
+class CarriedChain:
+    """Solve hinge problems at one C after another, each from the solution before; for host drivers.
+
+    With an equality (a free bias) no rule is safe, and kernel values are stored.
+
+    Attributes:
+        solver: The solver whose gap is asked for. If steps and working sets do not reach it, the value is solved as a
+            fit of its own.
+        rule: The rule that leaves samples out; None for none.
+        point: The last solution, None before the first and after one that is not certified.
+        last_fit: The last fit.
+        last_problem: Its problem.
+        by_systems: Whether all further values are solved by systems in the space of few features: steps have become
+            slow, and they cannot start from a point strictly inside the box.
+        failed_work: Work of attempts that did not solve this value (`_work`).
+        failed_fit: The fit that they reached, at which the whole problem starts; None if there is none.
+        values_read: Kernel values that the last value's steps would have read in whole rows.
+    """
+
+    def __init__(self, solver: Solver, key: Array, rule: Rule | None, stop: Interruption) -> None:
+        self.solver, self.key, self.rule, self.stop = solver, key, rule, stop
+        self.point: CarriedPoint | None = None
+        self.last_fit: Fit | None = None
+        self.last_problem: BoxProblem | None = None
+        self.by_systems = False
+        self.failed_work = NO_STEPS
+        self.failed_fit: Fit | None = None
+        self.values_read = 0
+
+    def __call__(self, problem: BoxProblem) -> Fit:
+        """Return the fit of the next problem."""
+        first = self.point is None and self.last_fit is None
+        if first and (problem.gram.definite or not bool(is_indefinite(problem))):
+            wait = compiled_ahead(lambda: self._calls(problem), problem, self.solver)
+            self.point = first_point(problem, self.solver)
+            wait()
+        fitted = None if self.point is None else self._still_valid(problem, self.point)
+        if fitted is None and self.point is not None and not self.by_systems:
+            fitted = self._reduced(problem, self.point)
+            self.by_systems = fitted is None and self.last_fit is not None and few_features(problem) is not None
+        if fitted is None:
+            fitted = self._whole(problem)
+        self.last_fit, self.last_problem = fitted, problem
+        return fitted
+
+    def _calls(self, problem: BoxProblem) -> list[tuple[Any, ...]]:
+        """Return the programs of the first values on stored kernel values, with the shapes of their arguments."""
+        if self.rule is not None or not problem.gram.stored:
+            return []
+        point = first_point.shapes(problem, self.solver)
+        begin = next_start.shapes(problem, point, None)
+        return [
+            (solve_kept, problem, self.solver, begin, None, problem.gram, self._working_sets(problem, 0)),
+            (joined, problem, self.solver, begin, None, point.a),
+            (certified, problem, self.solver, point.a, point.products, NO_STEPS),
+            (next_start, problem, point, None),
+        ]
+
+    def _whole(self, problem: BoxProblem) -> Fit:
+        """Solve the whole problem as a fit of its own."""
+        warm = None if self.last_fit is None else Start.of(self.last_fit, cast(BoxProblem, self.last_problem))
+        warm = warm if self.failed_fit is None else Start.of(self.failed_fit, problem)
+        tol = self.solver.tol
+        solver = InteriorPoint(tol) if self.by_systems else first_choice(problem, tol)
+        fitted = drive(problem, solver, self.key, warm, stop=self.stop, options=Options(warns=False, may_change=True))
+        fitted = dataclasses.replace(fitted, counters=counters_of(self.failed_work).plus(fitted.counters))
+        self.failed_work, self.failed_fit, self.point = NO_STEPS, None, None
+        if int(fitted.status) == Status.CONVERGED:  # with an indefinite matrix no fit is
+            products = products_of(problem, fitted.alpha)
+            self.point = point_of(problem, self.solver, fitted.alpha, products)
+        return fitted
+
+    def _still_valid(self, problem: BoxProblem, point: CarriedPoint) -> Fit | None:
+        """Return the last solution if it solves this problem too."""
+        if float(problem.C) < float(point.C):
+            return None  # it may be infeasible
+        if float(problem.C) > float(point.valid_up_to):
+            if point.w is not None or not float(point.scaled_gap) <= LOOP.credible_share:
+                return None
+            self.point = point = point._replace(**scaled_up(problem, point))
+        pair = (point.a, point.products) if point.w is None else (point.w, point.w_products)
+        fitted = certified(problem, self.solver, *pair, NO_STEPS)
+        return fitted if int(fitted.status) == Status.CONVERGED else None
+
+    def _reduced(self, problem: BoxProblem, point: CarriedPoint) -> Fit | None:
+        """Solve for the samples that the rule leaves undecided; None if a fit of the whole problem is better."""
+        stored = problem.gram.stored
+        if self.rule is None and not stored:
+            return None  # no sample can be left out
+        known = None if self.rule is None else self.rule(problem, as_reference(problem, point), point.C)
+        undecided = np.asarray(problem.present) & (True if known is None else ~np.asarray(known.screened))
+        size = class_of(undecided.sum(), problem.n)
+        # Of a stored matrix gather only what costs less than the last value's rows, read whole.
+        short = problem.n <= MEASURED.samples_of_whole_rows if known is None else size**2 > self.values_read
+        whole = stored and (size == problem.n or short)
+        size = problem.n if whole else size
+        if not whole and (size > MEASURED.most_samples_stored_for_a_value or size == problem.n):
+            return None
+        begin = next_start(problem, point, known)
+        _, free, rows = np.asarray(begin.counts).tolist()
+        samples = None if whole else filled(np.asarray(begin.kept), np.asarray(problem.present), size)
+        gram = problem.gram if whole else part_of(problem.gram, values_between(problem.gram, samples))
+        sets = self._working_sets(problem, free)
+        steps, read, inside = 0, 0, begin.start
+        by_steps = size <= MEASURED.samples_of_short_rows
+        for _ in range(0, 1 if by_steps else sets.max_steps, sets_at_once(size)):
+            inside, more, asked, ended = solve_kept(problem, self.solver, begin, samples, gram, sets)
+            steps, read = steps + int(more), read + int(total_of(asked))
+            if bool(ended) or self.stop.seen:
+                break
+            begin = begin._replace(start=filled_in(begin, samples, inside))
+        self.values_read = 0 if self.last_fit is None else read * problem.n // size  # the first one starts far away
+        evaluations = read if whole else size**2
+        point, moved = joined(problem, self.solver, begin, samples, inside)
+        work = _work(steps, evaluations + (rows + int(moved)) * problem.n, SMO() if by_steps else sets)
+        fitted = certified(problem, self.solver, point.a, point.products, work)
+        if int(fitted.status) != Status.CONVERGED:
+            self.failed_work, self.failed_fit, self.values_read = work, fitted, problem.n**2
+            return None
+        self.point = point
+        return fitted
+
+    def _working_sets(self, problem: BoxProblem, free: int) -> WorkingSet:
+        """Return the working-set solver for a value; `free` samples start between their bounds.
+
+        After its steps the value is solved as a fit of its own. With few features, systems cost about as much as
+        d^2 / 1,000 sets (d = 180: 32).
+        """
+        x = few_features(problem)
+        most = MEASURED.sets_of_a_value if x is None or self.last_fit is None else max(x.shape[1] ** 2 // 1000, 20)
+        small = LOOP.samples_of_one_working_set
+        crowded = free > LOOP.crowded_share * small
+        return WorkingSet(size=LOOP.samples_of_a_larger_set if crowded else small, max_steps=most)
+
+
+def _work(steps: int, evaluations: int, solver: Solver) -> np.ndarray:
+    return np.asarray([steps, *limbs_of(evaluations), int(bit_of(solver))], np.int32)
+
+
+def sets_at_once(size: int) -> int:
+    """Return the number of working sets in a compiled piece; it depends on the size alone, so that results repeat.
+
+    Ctrl-C is checked between pieces. A piece has at most half of the sets of a value.
+    """
+    return min(max(MEASURED.samples_times_sets_of_a_piece // size, 1), MEASURED.sets_of_a_value // 2)
+
+
+def _differ(a: Array, b: Array) -> Bool[Array, " n"]:
+    """Return where two values differ by more than their own rounding; bounds may be larger by ten decades."""
+    return jnp.abs(a - b) > 1e-14 * jnp.maximum(jnp.abs(a), jnp.abs(b))
+
+
+@Program
+def next_start(problem: BoxProblem, point: CarriedPoint, known: Screening | None) -> NextStart:
+    """Scale a point to the next problem and fix the samples that a rule knows; this takes few kernel rows.
+
+    The factor is the ratio of the Cs, or the factor with the largest dual objective if that is smaller: without losses
+    a solution does not depend on C.
+    """
+
+    @in_double
+    def scale(problem: BoxProblem, point: CarriedPoint, known: Screening | None) -> NextStart:
+        wide, dtype = widened(problem), problem.dtype
+        a, p = point.a.astype(wide.dtype), point.products
+        best = (wide.targets @ a) / jnp.maximum(a @ p, jnp.finfo(wide.dtype).tiny)
+        factor = jnp.minimum(wide.C / point.C.astype(wide.dtype), jnp.maximum(best, 1))
+        none = jnp.zeros_like(wide.present)
+        inactive, at_bound = (none, none) if known is None else (known.inactive, known.at_bound)
+        decided, fixed = inactive | at_bound, jnp.where(at_bound, wide.upper, 0)
+        # A sample at its bound stays at its bound: one rounding of the factor is no change, nor room to move.
+        moved = decided & _differ(fixed, factor * a)
+        base = jnp.where(moved, fixed, factor * a)
+        inside = _differ(wide.upper, factor * a) & (factor * a < wide.upper)
+        start = jnp.where(decided, fixed, jnp.where(inside, factor * a, wide.upper)).astype(dtype)
+        q = factor * p
+        if known is not None:
+            q = q + wide.signed.few_rows_matvec(jnp.where(moved, fixed - factor * a, 0))
+        kept = wide.present & ~decided
+        free = kept & (start > 0) & (start < problem.upper)
+        return NextStart(
+            kept=kept,
+            start=start,
+            base=base,
+            products=q,
+            drift=(factor * point.drift + jnp.abs(base) @ lengths(wide)).astype(dtype),
+            dual=(base @ (wide.targets - q / 2)).astype(dtype),
+            counts=jnp.stack([kept.sum(), free.sum(), moved.sum()]).astype(jnp.int32),
+        )
+
+    return scale(problem, point, known)
+
+
+@Program
+def solve_kept(
+    problem: BoxProblem, solver: Solver, begin: NextStart, samples: Array | None, gram: Gram, sets: WorkingSet
+) -> tuple[Float[Array, " m"], Int[Array, ""], Int[Array, " 2"], Bool[Array, ""]]:
+    """Solve for the undecided samples, with all others at their values.
+
+    It ends at half of `tol`: the better a solution, the more it says of the next one, and the more values of C it
+    solves. The gap is that of the whole problem, to which the other samples add nothing.
+
+    Args:
+        problem: The whole problem.
+        solver: The solver whose `tol` the whole problem is to meet.
+        begin: The start.
+        samples: Samples to solve for, `(m,)`; None: all, of which the decided ones stay as they are.
+        gram: The Gram operator of these samples, stored.
+        sets: Working sets, for more than `MEASURED.samples_of_short_rows` samples.
+
+    Returns:
+        The values, the steps, the kernel evaluations in limbs, and whether it ended.
+    """
+    names = ("y", "q", "weights", "squares") + (() if problem.c is None else ("c",))
+    fields = {name: getattr(problem, name) for name in names}
+    part = {**fields, "kept": begin.kept, "start": begin.start}
+    at = {"base": begin.base, "products": begin.products}
+    if samples is not None:
+        part, at = in_double(lambda *parts: jax.tree.map(lambda leaf: leaf[samples], parts))(part, at)
+    kept, start, weight = (part.pop(name) for name in ("kept", "start", "weights"))
+    # Decided samples have no room to move, and act on the others through their products alone.
+    view = dataclasses.replace(problem, gram=gram, weight=jnp.where(kept, weight, 0), **part)
+
+    def products_at(view: Any, at: Any, a: Array) -> Array:
+        change, moved = a - at["base"], kept & _differ(a.astype(at["base"].dtype), at["base"])
+        # For a change the data's precision and the stored values suffice.
+        return at["products"] + view.signed.few_rows_matvec(jnp.where(moved, change, 0).astype(view.dtype))
+
+    x, p = narrow(at["base"], view.dtype), narrow(at["products"], view.dtype)
+
+    def gap_of(state: Any) -> Array:
+        pull = view.q - state.s
+        if view.c is not None:  # with a bias in the middle of the violations: no sorting
+            pull = pull - view.c * sum(ends(view, state.a, state.s)) / 2
+        return (view.upper - state.a) @ jnp.maximum(pull, 0) + state.a @ jnp.maximum(-pull, 0)
+
+    def excess(state: Any) -> Array:
+        # The dual objective at the state; that of the start may be decades away, or 0.
+        dual = begin.dual + jnp.where(kept, state.a - x, 0) @ (view.q - (p + state.s) / 2)
+        return _over(gap_of(state), 0.5 * solver.tol * dual)
+
+    a = jnp.where(kept, start, 0)
+    if len(a) <= MEASURED.samples_of_short_rows:
+        state, steps, last = _by_steps(view, at, products_at, excess, a)
+    else:
+        state, _, last = _by_sets(view, sets, in_double(products_at)(view, at, a), excess, a)
+        steps = state.counters.toward
+    return state.a, steps, state.counters.evaluations, ~(last > 1)
+
+
+def _over(value: Array, threshold: Array) -> Array:
+    """Return a value over its threshold, which may be 0 or negative: then 0 or infinite."""
+    return jnp.where(value > threshold, jnp.where(threshold > 0, value / threshold, jnp.inf), 0)
+
+
+@Program
+def filled_in(begin: NextStart, samples: Array | None, inside: Array) -> Array:
+    """Return the whole point: undecided samples at their new values, the others as they were."""
+    values = inside if samples is None else begin.start.at[samples].set(inside)
+    return jnp.where(begin.kept, values, begin.start)
+
+
+def _by_steps(view: Any, at: Any, products_at: Any, excess: Any, a: Array) -> tuple[Any, Array, Array]:
+    """Solve by pair steps along whole rows; a running gap that seems small is checked with exact products.
+
+    Check the gap every `CHECK_EVERY` steps. Give up after 10 steps per sample, at least 10,000 and at most 50,000:
+    beyond that a fit of the whole problem is faster.
+    """
+
+    def exact(state: Any) -> Any:
+        return state._replace(s=in_double(lambda *at: products_at(*at).astype(view.dtype))(view, at, state.a))
+
+    def round(before: State, left: Array) -> tuple[State, Array, Array]:
+        del left
+        state = fori_loop(0, CHECK_EVERY, lambda _, state: SMO().step(view, state), before)
+        state = once(excess(state) <= 1, exact, state)
+        return state, state.counters.steps - before.counters.steps, excess(state)
+
+    s = narrow(at["products"], a.dtype)  # but for the rounding of a
+    state = State(a, s, jnp.zeros((), a.dtype), jnp.asarray(False), Counters.zero())
+    return solve_whole(round, state, min(max(10 * len(a), 10_000), 50_000), excess(state))
+
+
+def _by_sets(view: Any, sets: WorkingSet, products: Array, excess: Any, a: Array) -> tuple[Any, Array, Array]:
+    """Solve by working sets of the samples that violate, with exact products from the start."""
+
+    def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
+        del left
+        state = sets.step(view, before)
+        return state, state.counters.steps - before.counters.steps, excess(state)
+
+    state = sets.begun(view, {"a": a, **in_double(carried)(products, a)})
+    return solve_whole(round, state, jnp.minimum(sets_at_once(len(a)), sets.max_steps), excess(state))
+
+
+@Program
+def joined(
+    problem: BoxProblem, solver: Solver, begin: NextStart, samples: Array | None, inside: Array
+) -> tuple[CarriedPoint, Array]:
+    """Return the whole problem's point, not yet certified, and how many kernel rows were computed.
+
+    Products are computed from scratch once rounding may have grown to `2 sqrt(n)` roundings of their terms.
+    """
+    point = filled_in.function(begin, samples, inside)
+
+    @in_double
+    def join(problem: BoxProblem, solver: Solver, begin: NextStart, point: Array) -> Any:
+        wide = widened(problem)
+        a, base = point.astype(wide.dtype), begin.base
+        moved = _differ(a, base)
+        change = jnp.where(moved, a - base, 0)
+        s = begin.products + wide.signed.few_rows_matvec(change)
+        # A certificate makes no room for rounding that was multiplied by every factor of C.
+        fresh, drift = a @ lengths(wide), begin.drift + jnp.abs(change) @ lengths(wide)
+        lost = drift > 2.0 * problem.n**0.5 * fresh
+        s, drift = once(lost, lambda _: (wide.matvec(a), fresh), (s, drift))
+        count = jnp.where(lost, problem.n, moved.sum()).astype(jnp.int32)
+        return s, drift.astype(problem.dtype), count, *validity(problem, solver, point, s)
+
+    products, drift, moved, *valid = join(problem, solver, begin, point)
+    return CarriedPoint(point, products, problem.C, drift, None, None, *valid), moved
