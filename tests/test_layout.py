@@ -50,10 +50,10 @@ LINES = {
     "gram": 1_460,
     "kernels": 1_012,
     "loop": 2_736,
-    "model_selection": 1_075,
+    "model_selection": 1_074,
     "models": 2_081,
     "numerics": 1_675,
-    "path": 2_648,
+    "path": 2_616,
     "plots": 578,
     "points": 401,
     "problems": 3_458,
@@ -64,7 +64,7 @@ LINES = {
     "solvers": 6_568,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1976, 307
+OWN_IMPORTS, FILES = 1960, 306
 """Lines that import from this library, and files."""
 
 

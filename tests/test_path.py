@@ -21,8 +21,7 @@ from jaxsvm.loop import driver as loop
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
 from jaxsvm.path.coarse_to_fine import grid, pairs
-from jaxsvm.path.options import PathOptions
-from jaxsvm.path.solve import solve_together
+from jaxsvm.path.solve import PathOptions, solve_together
 
 N = 100  # the one size of most tests: few shapes, so few compilations
 GRID = np.geomspace(1e-3, 1e3, 13)

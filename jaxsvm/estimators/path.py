@@ -29,7 +29,7 @@ from jaxsvm.model_selection.cross_validation import Scores, cross_validate
 from jaxsvm.model_selection.folds import Folds
 from jaxsvm.model_selection.grid import C_grid
 from jaxsvm.models.machines import votes
-from jaxsvm.path.options import checked_values
+from jaxsvm.path.solve import checked_values
 from jaxsvm.problems.arguments import require_costs
 
 

@@ -19,7 +19,6 @@ from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.prepare import ready_together
 from jaxsvm.path.carried import assessed, products_of
-from jaxsvm.path.options import PathOptions
 from jaxsvm.path.outcomes import in_order
 from jaxsvm.path.reduction import Kept, Reduction, samples_of
 from jaxsvm.problems.contract import Parametric, Restrictable
@@ -160,13 +159,13 @@ def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], k
 
 
 def chains_compiled(
-    problem: Parametric, solver: Solver, Cs: np.ndarray, options: PathOptions, stop: Interruption
+    problem: Parametric, solver: Solver, Cs: np.ndarray, key: Array, lanes: int, stop: Interruption
 ) -> Fit:
     """Solve all values of a concrete problem by one call of `chains_traced`; nothing once `stop` is seen."""
     if stop.seen:
         return in_order({}, Cs, problem)
     values = jnp.asarray(Cs, problem.dtype)
-    return jax.block_until_ready(_chains(problem, solver, values, options.key, lanes=options.lanes))
+    return jax.block_until_ready(_chains(problem, solver, values, key, lanes=lanes))
 
 
 _chains = Program(chains_traced, static_argnames="lanes")

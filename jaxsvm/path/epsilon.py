@@ -27,9 +27,8 @@ from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.prepare import ready
 from jaxsvm.path.carried import certified, point_of, products_of, scaled_up
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.path.options import PathOptions
 from jaxsvm.path.outcomes import on_host_stacked
-from jaxsvm.path.solve import Path, chain_link
+from jaxsvm.path.solve import Path, PathOptions, chain_link
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require
-from jaxsvm.path.options import checked_values
-from jaxsvm.path.solve import solve_path
+from jaxsvm.path.solve import checked_values, solve_path
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_function

@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.widths import at_width
+from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.gram.widths import at_width, at_widths, require_width
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import Interruption, answering, watching
@@ -29,9 +29,8 @@ from jaxsvm.path.carried_chain import CarriedChain
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
 from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, combination
-from jaxsvm.path.options import PathOptions, problems_at_widths, require_widths
 from jaxsvm.path.outcomes import on_host_stacked, warn_of_unfinished
-from jaxsvm.path.reduction import Reduction
+from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.problems.forms import BoxForm
@@ -40,8 +39,9 @@ from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Fit, outcomes
 from jaxsvm.results.status import StatusCode, has_values
 from jaxsvm.runtime.arrays import in_a_line, on_device, transfers
+from jaxsvm.runtime.checks import require_function, require_seconds, require_whole
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
-from jaxsvm.screening.reference import screenable
+from jaxsvm.screening.reference import require_screenable, screenable
 from jaxsvm.screening.rules import Rule, Safe
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver
@@ -154,6 +154,73 @@ class Path:
             rows[20:-20] = [f"<tr><td>... {len(rows) - 40} more"]
         head = "<tr><th>C<th>relative gap<th>status<th>samples in the support"
         return f"<table>{head}{''.join(rows)}</table>"
+
+
+@dataclasses.dataclass(frozen=True)
+class PathOptions:
+    """How to solve a path. `jaxsvm.solve_path` describes each option."""
+
+    key: Array
+    solver: Solver | None = None
+    tol: Any = 1e-4
+    reduction: Reduction | None = None
+    screen: Rule | None = None
+    lanes: int | None = None
+    max_seconds: float | None = None
+    callback: Callable[[int, Fit], object] | None = None
+
+    @property
+    def chained(self) -> bool:
+        """Return whether an option asks for warm chains."""
+        return any(option is not None for option in (self.solver, self.reduction, self.screen, self.lanes))
+
+    def require(self, problems: Sequence[Any], Cs: Any) -> None:
+        """Check the options, problems and values of a path.
+
+        Raises:
+            InputError: On arguments that cannot be used.
+        """
+        if not problems:
+            raise InputError("problem is an empty list: at least one problem is needed.")
+        for problem in problems:
+            require_problem(problem)
+            if problem.parameter is None:
+                raise InputError(f"problem is a {type(problem).__name__}: it has no C that a path could go along.")
+        if len({problem.n for problem in problems}) > 1:
+            raise InputError("the problems have different numbers of samples: solve them one after another.")
+        checked_values(Cs, problems[0].kind)
+        require_usable(CoarseToFine(tol=self.tol) if self.solver is None else self.solver)
+        require_seconds(self.max_seconds)
+        if self.lanes is not None:
+            require_whole("lanes", self.lanes, 1)
+            for name in ("max_seconds", "callback", "reduction", "screen"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"{name} is set and lanes is {self.lanes}: lanes are one compiled call, which cannot obey it; "
+                        "leave `lanes` None."
+                    )
+        self._require_reduction(problems)
+        self._require_rule(problems)
+
+    def _require_reduction(self, problems: Sequence[Any]) -> None:
+        if self.reduction is None:
+            return
+        arguments = ("old problem", "fit", "new problem")
+        require_function("reduction", self.reduction, arguments, "a reduction, such as `NearMargin()`,")
+        if not all(problem.restricts for problem in problems):
+            raise InputError("reduction needs problems of `svm_problem`, `hinge_problem` or `box_problem`.")
+
+    def _require_rule(self, problems: Sequence[Any]) -> None:
+        if self.screen is None:
+            return
+        arguments = ("problem", "reference fit", "its C")
+        require_function("screen", self.screen, arguments, "a rule of `jaxsvm.screening` or None")
+        if isinstance(self.screen, (NearMargin, Safe)):
+            raise InputError(f"screen is {self.screen!r}: a reduction, which is for `reduction=`; a rule is needed.")
+        if self.reduction is not None:
+            raise InputError("screen and reduction are both set: a chain has one reduction; leave one of them None.")
+        for problem in problems:
+            require_screenable(problem)
 
 
 @transfers
@@ -292,7 +359,7 @@ def solve_together(
                 links = {p: chain_link(problems[p], solvers[p], options, stop) for p in group}
                 solved = [chain_on_host(problems[p], Cs, links[p], report, stop) for p in group]
             else:
-                solved = [chains_compiled(problems[p], solvers[p], Cs, options, stop) for p in group]
+                solved = [chains_compiled(problems[p], solvers[p], Cs, options.key, options.lanes, stop) for p in group]
             fits.update(zip(group, solved, strict=True))
     return [trimmed(fits[place], n) for place in range(len(problems))]
 
@@ -351,3 +418,47 @@ def _coarse_to_fine(
     if len(values) == len(Cs) and (places[1:] > places[:-1]).all():  # already in increasing order
         return solved
     return [jax.tree.map(lambda leaf: on_device(np.asarray(leaf)[places]), fits) for fits in solved]
+
+
+# --- arguments
+
+
+def checked_values(Cs: Any, kind: str = "") -> Any:
+    """Check a list of positive values, or of nu of a "slack" problem, which may be 0; return it unchanged.
+
+    Raises:
+        InputError: On anything else.
+    """
+    if np.ndim(Cs) != 1 or np.shape(Cs)[0] == 0:
+        raise InputError(f"Cs has shape {np.shape(Cs)}: a list of values, shape (k,) with k >= 1, is needed.")
+    if is_concrete(Cs) and np.asarray(Cs).dtype.kind not in "iuf":
+        raise InputError(f"Cs has dtype {np.asarray(Cs).dtype}: real numbers are needed.")
+    require_finite("Cs", Cs)
+    least = np.asarray(Cs).min() if is_concrete(Cs) else 1
+    if least < 0 or least == 0 and kind != "slack":
+        meant = "values of nu must not be negative" if kind == "slack" else "every value must be positive"
+        raise InputError(f"Cs holds {float(least)}: {meant}.")
+    return Cs
+
+
+def require_widths(problem: Any, gammas: Any) -> None:
+    """Refuse widths that are no list of positive numbers, or a problem whose kernel has none.
+
+    Raises:
+        InputError: Naming what was found.
+    """
+    if isinstance(problem, list | tuple):
+        raise InputError("gammas is for one problem: solve several one after another.")
+    require_width(problem.gram)
+    try:
+        checked_values(gammas)
+    except InputError as error:
+        raise InputError(str(error).replace("Cs", "gammas")) from None
+
+
+def problems_at_widths(problem: Parametric, gammas: Any, options: PathOptions) -> Iterator[list[Parametric]]:
+    """Yield the problem at each width, as a list of one; an operator lives as long as its path is solved."""
+    solver = options.solver or exact_solver(problem, options.tol)
+    stores = solver.stores(problem)
+    for gram in at_widths(problem.gram, np.asarray(gammas, float).tolist(), stores):
+        yield [problem.on(gram)]
