@@ -39,8 +39,8 @@ from jaxsvm.models.model import Model, compact, decision_function, load_model, p
 from jaxsvm.path.solve import Path, solve_path
 from jaxsvm.problems import slack
 from jaxsvm.problems.ball import meb_problem
-from jaxsvm.problems.box import box_problem, hinge_problem, one_class_problem, svr_problem
-from jaxsvm.problems.nu import nu_problem
+from jaxsvm.problems.box import box_problem, hinge_problem
+from jaxsvm.problems.machines import nu_problem, one_class_problem, svr_problem
 from jaxsvm.problems.padding import shard_rows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.problems.squared_hinge import svm_problem
@@ -64,9 +64,7 @@ from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatc
 from jaxsvm.solvers.working_set import WorkingSet
 
 if TYPE_CHECKING:
-    from jaxsvm import coresets, designs, relational
-    from jaxsvm import estimators as estimators
-    from jaxsvm import plots as plots
+    from jaxsvm import coresets, designs, estimators, plots, relational  # noqa: F401
     from jaxsvm.model_selection.tune import Tuned, tune
     from jaxsvm.solvers.baselines.ball_sgd import BallSGD
     from jaxsvm.solvers.stochastic.pegasos import Pegasos

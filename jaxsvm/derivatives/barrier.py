@@ -8,16 +8,14 @@ With multipliers `z` of `a >= 0` and `w` of `t = U - a >= 0`, Newton's step to `
 samples, with a ridge: the compiled program of active sets solves them too.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.derivatives.support_equations import Point, Shift
-from jaxsvm.derivatives.values import Active
-
-if TYPE_CHECKING:
-    from jaxsvm.problems.contract import Differentiable
+from jaxsvm.derivatives.support_equations import Shift
+from jaxsvm.problems.contract import Differentiable
+from jaxsvm.results.values import Active, Point
 
 
 class Inside(NamedTuple):
@@ -34,7 +32,7 @@ class Inside(NamedTuple):
     mu: Float[Array, ""]
 
 
-def first(problem: "Differentiable") -> Inside:
+def first(problem: Differentiable) -> Inside:
     """Return the middle of the box, with multipliers as large as its residuals may be."""
     U, size = problem.upper, jnp.sqrt(jnp.maximum(problem.diagonal, 0))
     most = jnp.abs(problem.targets).max() + size.max() * (size @ U)
@@ -42,14 +40,14 @@ def first(problem: "Differentiable") -> Inside:
     return Inside(x, jnp.full_like(x, most), most * U.max() / 2)
 
 
-def equations(problem: "Differentiable", at: Inside) -> tuple[Active, Shift]:
+def equations(problem: Differentiable, at: Inside) -> tuple[Active, Shift]:
     """Return the active sets and the shift with which `solved` takes Newton's step."""
     pull = at.mu / at.x
     step = Shift(at.x[0], pull[0] - pull[1], (at.multipliers / at.x).sum(axis=0))
     return Active(problem.present, jnp.zeros_like(problem.present), at.x[0]), step
 
 
-def moved(problem: "Differentiable", at: Inside, to: Point, goes: Bool[Array, ""]) -> tuple[Inside, Bool[Array, ""]]:
+def moved(problem: Differentiable, at: Inside, to: Point, goes: Bool[Array, ""]) -> tuple[Inside, Bool[Array, ""]]:
     """Step toward a solution of the equations if `goes`; return also whether to end: at a gap of 1e-10, or NaN."""
     present = problem.present[None, :]
     da = to.a - at.x[0]
@@ -65,7 +63,7 @@ def moved(problem: "Differentiable", at: Inside, to: Point, goes: Bool[Array, ""
     return Inside(values[:2], values[2:], share * gap / (2 * present.sum(dtype=gap.dtype))), ~(gap > 1e-10 * value)
 
 
-def sets(problem: "Differentiable", at: Inside) -> Active:
+def sets(problem: Differentiable, at: Inside) -> Active:
     """Return the active sets of a point near a solution."""
     inner = at.multipliers * problem.upper[None, :] <= at.x
     return Active(problem.present & inner[0] & inner[1], problem.present & ~inner[1], at.x[0])

@@ -14,23 +14,21 @@ coefficients' tangents are NaN (those of margins and bias are not).
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.derivatives.measured import MEASURED
 from jaxsvm.numerics.linear.elimination import semifactored
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.measured import MEASURED
 from jaxsvm.runtime.arrays import promoting
 
-if TYPE_CHECKING:
-    from jaxsvm.problems.contract import Problem
 
-
-def unsummable(problem: "Problem", coefficients: Float[Array, " n"]) -> Bool[Array, ""]:
+def unsummable(problem: Problem, coefficients: Float[Array, " n"]) -> Bool[Array, ""]:
     """Return whether rounding to the problem's dtype makes derivatives of sums of the coefficients useless, `()`."""
     if jnp.finfo(problem.dtype).bits >= 64 or _has_few(problem.gram.feature_rows):
         return jnp.asarray(False)

@@ -7,14 +7,13 @@ solved gives NaN, never a wrong derivative.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.derivatives.values import Active
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics import masks
 from jaxsvm.numerics.linear import nystroem
@@ -25,14 +24,13 @@ from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.products import diagonal, plus_diagonal
 from jaxsvm.numerics.selection import entries
 from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
+from jaxsvm.problems.contract import Differentiable
+from jaxsvm.results.values import Active, Point
 from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import varying, while_loop
 
-if TYPE_CHECKING:
-    from jaxsvm.problems.contract import Differentiable
 
-
-def plan(problem: "Differentiable", support: Any) -> tuple[tuple[int, ...], str]:
+def plan(problem: Differentiable, support: Any) -> tuple[tuple[int, ...], str]:
     """Choose how to solve the system: sizes of a factor, and "cholesky", "features" or "nystroem"."""
     # Without a ridge the matrix may be nearly singular, and conjugate gradients alone fail.
     if not problem.bounded:
@@ -71,14 +69,6 @@ class System(NamedTuple):
     most: Int[Array, ""]
 
 
-class Point(NamedTuple):
-    """A solution: coefficients `(n,)`, the multiplier b of the equality `()`, and products `Q a + b c`, `(n,)`."""
-
-    a: Float[Array, " n"]
-    b: Float[Array, ""]
-    products: Float[Array, " n"]
-
-
 class Solved(NamedTuple):
     """The equations of active sets, and the point that solves them."""
 
@@ -95,7 +85,7 @@ class Shift(NamedTuple):
 
 
 def solved(
-    problem: "Differentiable", active: Active, sizes: tuple[int, ...], method: str, shift: Shift | None = None
+    problem: Differentiable, active: Active, sizes: tuple[int, ...], method: str, shift: Shift | None = None
 ) -> Solved:
     """Form the equations of active sets and solve them; without derivatives, which `exact` attaches.
 
@@ -124,7 +114,7 @@ def solved(
 
 
 @jax.custom_jvp
-def exact(problem: "Differentiable", active: Active, system: System, point: Point) -> Point:
+def exact(problem: Differentiable, active: Active, system: System, point: Point) -> Point:
     """Return `point`, with its derivatives of every order by the problem (except by y and c)."""
     del problem, active, system
     return point
@@ -138,7 +128,7 @@ def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
     point = exact(*primals)  # at the next order it moves too
     c = None if problem.equality is None else lax.stop_gradient(problem.equality)
 
-    def missed(problem: "Differentiable") -> tuple[Array, Array, Array, Array]:
+    def missed(problem: Differentiable) -> tuple[Array, Array, Array, Array]:
         a = _kept(problem, active, system.free, point.a)
         products = problem.signed.matvec(a) + (0 if c is None else point.b * c)
         s = jnp.zeros((), a.dtype) if c is None else problem.e - c @ a
@@ -158,7 +148,7 @@ def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
     return point, varying(Point(fixed + a, b, products))
 
 
-def _kept(problem: "Differentiable", active: Active, free: Array, a: Array) -> Float[Array, " n"]:
+def _kept(problem: Differentiable, active: Active, free: Array, a: Array) -> Float[Array, " n"]:
     """Return a on S, and elsewhere the values that stay: bounds, and those of dependent free samples."""
     if not problem.bounded:
         return jnp.where(free, a, 0)
@@ -166,13 +156,13 @@ def _kept(problem: "Differentiable", active: Active, free: Array, a: Array) -> F
     return jnp.where(free, a, jnp.where(active.bound, problem.upper, jnp.where(active.free, present, 0)))
 
 
-def _or_middle(problem: "Differentiable", system: System, b: Array, middle: Callable[[], Array]) -> Array:
+def _or_middle(problem: Differentiable, system: System, b: Array, middle: Callable[[], Array]) -> Array:
     """Return b; without a free sample an interval of b is optimal, and its middle is returned, as by a fit."""
     return jnp.where(some(system.free), b, middle()) if problem.bounded else b
 
 
 def system_of(
-    problem: "Differentiable", free: Bool[Array, " n"], sizes: tuple[int, ...], method: str, ridge: Float[Array, " n"]
+    problem: Differentiable, free: Bool[Array, " n"], sizes: tuple[int, ...], method: str, ridge: Float[Array, " n"]
 ) -> System:
     """Factor the equations of the free samples; see `solved`."""
     c = jnp.zeros_like(problem.y) if problem.equality is None else problem.equality
@@ -190,7 +180,7 @@ def system_of(
 
 
 def _solve(
-    problem: "Differentiable", system: System, r: Float[Array, " n"], s: Any, ridge: Float[Array, " n"]
+    problem: Differentiable, system: System, r: Float[Array, " n"], s: Any, ridge: Float[Array, " n"]
 ) -> tuple[Array, Array]:
     """Solve `[M c; c' 0] (a, b) = (r, s)`; return a, `(n,)`, 0 off S, and b, `()`, 0 without an equality.
 
@@ -283,7 +273,7 @@ def _conjugate_gradients(
 
 
 def _factor(
-    problem: "Differentiable", support: Bool[Array, " n"], sizes: tuple[int, ...], u: Array, ridge: Array
+    problem: Differentiable, support: Bool[Array, " n"], sizes: tuple[int, ...], u: Array, ridge: Array
 ) -> tuple[Bool[Array, " n"], Apply]:
     """Return the linearly independent samples, and a function that solves by a Cholesky factor of `(Kt + u u')_SS`."""
     largest, count = sizes[-1], masks.count(support)
@@ -313,7 +303,7 @@ def _by_factor(factor: Factor, index: Int[Array, " q"], r: Float[Array, " n"]) -
     return r.at[index].set(factor.solve(inside), mode="drop", wrap_negative_indices=False)
 
 
-def _woodbury(problem: "Differentiable", support: Bool[Array, " n"], exact: bool, u: Array, D: Array) -> Apply:
+def _woodbury(problem: Differentiable, support: Bool[Array, " n"], exact: bool, u: Array, D: Array) -> Apply:
     """Return `(D + F F')^-1` on S, for features F of `Kt` and the rest D of its diagonal; the identity off S."""
     if exact:
         F, rest = problem.gram.design.astype(problem.dtype), 0
@@ -325,3 +315,28 @@ def _woodbury(problem: "Differentiable", support: Bool[Array, " n"], exact: bool
     F = jnp.where(support, problem.y, 0)[:, None] * jnp.concatenate([F, constant], axis=1)
     F = jnp.concatenate([F, u[:, None]], axis=1)
     return nystroem.woodbury(F, jnp.where(support, D + rest, 1))
+
+
+def kinks(problem: Differentiable, values: Any, tol: Any) -> Bool[Array, " n"]:
+    """Return the samples at a kink of the loss that are not certainly free: a small change may free them.
+
+    They are at a bound, or depend linearly on free samples. At a corner they are the samples that set an end of the
+    interval of biases: a small change of the equality frees one of them, which one depends on its sign.
+    """
+    near = jnp.abs(values.margins - problem.targets) <= tol * jnp.maximum(jnp.abs(problem.targets), 1)
+    present = problem.upper > 0
+    if not problem.bounded:  # the coefficient is 0, and may become positive
+        return lax.stop_gradient(present & near)
+    free = problem.active_set(values).free
+    independent = system_of(problem, free, *plan(problem, free), problem.ridge).free
+    kinked = near & ~independent
+    if problem.equality is not None:
+        kinked = kinked | (~some(free) & _at_ends(problem, values, tol))
+    return lax.stop_gradient(present & kinked)
+
+
+def _at_ends(problem: Differentiable, values: Any, tol: Any) -> Bool[Array, " n"]:
+    """Return the samples that set an end of the interval of biases, if none is free."""
+    apart = (problem.targets - values.margins) / problem.equality
+    ends = (jnp.where((problem.upper > 0) & (side >= 0), side, jnp.inf) for side in (apart, -apart))
+    return jnp.any(jnp.stack([jnp.isfinite(end) & (end <= end.min() + tol) for end in ends]), axis=0)

@@ -24,7 +24,7 @@ from jaxsvm.loop.interruption import estimating
 from jaxsvm.loop.many import BoxData, Solved, constant_solution, solve_box, solve_by_driver
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.points.rows import SparseRows
-from jaxsvm.problems.box import one_class_problem, svr_problem, tube
+from jaxsvm.problems.machines import one_class_problem, svr_problem, tube
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
 

@@ -23,8 +23,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from jaxsvm.derivatives.support_equations import factor_sizes, plan
-from jaxsvm.derivatives.values import Active, Values
+from jaxsvm.derivatives.support_equations import factor_sizes, kinks, plan
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import differentiation as rule
 from jaxsvm.loop.choice import certain_solver
@@ -37,6 +36,7 @@ from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Counters, Fit, require_fit
 from jaxsvm.results.judge import narrowed, refused, verdict
 from jaxsvm.results.status import StatusCode
+from jaxsvm.results.values import Active, Values
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 
@@ -133,7 +133,7 @@ def one_sided(problem: Differentiable, fit: Fit, tol: ArrayLike = 1e-6) -> Bool[
     """
     require_differentiable(problem)
     require_fit(fit)
-    return problem.kinks(fit, tol)
+    return kinks(problem, fit, tol)
 
 
 @in_double

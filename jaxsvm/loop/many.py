@@ -34,7 +34,7 @@ from jaxsvm.loop.measured import MEASURED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
-from jaxsvm.problems.nu import NuProblem
+from jaxsvm.problems.machines import NuProblem
 from jaxsvm.results.fit import Certificate, Fit
 from jaxsvm.results.judge import refused, relative_to, verdict
 from jaxsvm.results.status import Status

@@ -18,8 +18,7 @@ from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, like, widened
 from jaxsvm.problems.certificates.definiteness import negative_curvature
-from jaxsvm.problems.contract import Problem
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.results.fit import Answer, Certificate, Fit, bit_of
 from jaxsvm.results.judge import better_answer, in_dtype, refused, verdict
 from jaxsvm.results.status import Status

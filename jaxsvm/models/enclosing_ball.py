@@ -15,7 +15,7 @@ from jaxsvm.errors import InputError, require_part
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import watching
 from jaxsvm.problems.ball import BallProblem
-from jaxsvm.problems.forms import furthest
+from jaxsvm.problems.contract import furthest
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.arrays import in_a_line, transfers

@@ -32,8 +32,7 @@ from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, combination
 from jaxsvm.path.outcomes import on_host_stacked, warn_of_unfinished
 from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
-from jaxsvm.problems.contract import Parametric, require_problem
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Fit, outcomes

@@ -19,20 +19,23 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.derivatives import box as derivatives
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import among
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.masks import every
-from jaxsvm.numerics.precision import in_double, like, widened
+from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
+from jaxsvm.numerics.products import sums
 from jaxsvm.problems import arguments
-from jaxsvm.problems.certificates import box as certificates
 from jaxsvm.problems.certificates import constraint, corrections
-from jaxsvm.problems.samples import OfSamples, checked, squares
+from jaxsvm.problems.samples import OfSamples, checked, negligible, squares
+from jaxsvm.results.fit import Answer, Certificate
+from jaxsvm.results.judge import balances, judged
+from jaxsvm.results.values import Active, Point, Values
 from jaxsvm.runtime.arrays import filled, in_a_line, on_device, owned, transfers
 
 
@@ -63,7 +66,7 @@ class BoxProblem(OfSamples):
     parameter = "C"
     restricts = True
     differentiable = True
-    groups = None  # of variables whose sums are given, each by itself (`jaxsvm.problems.nu`)
+    groups = None  # of variables whose sums are given, each by itself (`jaxsvm.problems.machines`)
 
     gram: Gram
     y: Float[Array, " n"]
@@ -148,9 +151,17 @@ class BoxProblem(OfSamples):
             return SignedGram(self.gram, self.y[:, None], self.offset).matvec(point.T).T
         return self.signed.support_matvec(point)
 
-    feasible_point = constraint.feasible_point
-    on_equality = constraint.on_equality
-    best_bias = constraint.best_bias
+    def feasible_point(self, a: Float[Array, " n"], /) -> Float[Array, " n"]:
+        """Return a feasible point near a (`constraint`)."""
+        return constraint.feasible_point(self, a)
+
+    def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return a point of the box moved back onto the equality that rounding took it off."""
+        return constraint.on_equality(self, a)
+
+    def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
+        """Return the b that minimises the primal for margins s without b; the middle of an interval of such."""
+        return constraint.best_bias(self, s)
 
     def margins(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"]) -> Float[Array, " n"]:
         """Return `y_i f(x_i)` of the primal's w with its best bias (for `c = y`)."""
@@ -171,15 +182,161 @@ class BoxProblem(OfSamples):
         """Return False: the objective proves nothing, since the box bounds it for any kernel."""
         return jnp.zeros_like(objective, bool)
 
-    certificate = certificates.certificate
-    certified = certificates.certified
-    beside = corrections.beside
-    # What derivatives of a solution need (`jaxsvm.problems.contract.Differentiable`):
-    active_set = derivatives.active_set
-    values_at = derivatives.values_at
-    lagrangian = derivatives.lagrangian
-    kinks = derivatives.kinks
-    certificate_of = derivatives.certificate_of
+    def certificate(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], bias: Any = None) -> Certificate:
+        """Return the duality gap over `|D|` as if s were exact, for solvers.
+
+        Args:
+            point: A point, see `BoxProblem`.
+            s: `Q` times each row.
+            bias: The b to take; None takes the best one.
+        """
+        w_s, a, a_s = (s[0], point[1], s[1]) if point.ndim == 2 else (s, point, s)
+        b = self.best_bias(w_s) if bias is None else bias
+        r = self.q - w_s - (0 if self.c is None else b * self.c)
+        rest = (self.upper - a) * jnp.maximum(0, r) + a * jnp.maximum(0, -r)
+        terms, eps = a * (self.q - a_s / 2), jnp.finfo(s.dtype).eps
+        outside = jnp.where((a < 0) | (a > self.upper * (1 + 4 * eps)), jnp.ones_like(a), 0)
+        dual, gap, size, infeasible = sums(terms, rest, jnp.abs(terms), outside)
+        dual = dual + self.constant
+        if point.ndim == 2:
+            norm, loss = sums(point[0] * w_s, self.upper * jnp.maximum(0, r))
+            gap, size = norm / 2 + b * self.e + loss + self.constant - dual, size + jnp.abs(norm) + loss
+        error = 8 * rounding(self.n, s.dtype) * (size + jnp.abs(b * self.e) + jnp.abs(self.constant))
+        return judged(dual + gap, dual, gap, jnp.abs(dual), rounding=error, feasible=infeasible == 0)
+
+    def certified(
+        self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], dtype: np.dtype, bias: Any = None
+    ) -> Answer:
+        """Certify a point, in the numbers that the caller gets.
+
+        A rounded bias, and an equality that rounding misses, add to the gap.
+
+        Args:
+            point: A point, numbers of `dtype`, see `BoxProblem`; its gap is infinite if a leaves the box.
+            s: `Q` times each row, computed from scratch in twice the precision.
+            dtype: Dtype of the numbers that are returned.
+            bias: An unregularised bias; None takes the best one.
+        """
+        w, a, w_s, a_s = (*point, *s) if point.ndim == 2 else (point, point, s, s)
+        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        c = jnp.zeros_like(a) if self.c is None else self.c
+        balance, met, spread, dual = sums(self.y * w, c * a, jnp.abs(w) * size, a * (self.q - a_s / 2))
+        constant, dual = self.offset * balance, dual + self.constant
+        best = constant if self.c is None else self.best_bias(w_s) if bias is None else bias
+        bias = rounded(best, dtype)
+        off = bias - best  # 0 but for rounding
+        shift = self.y * off if self.c is None else bias * self.c
+        r = self.q - w_s - shift
+        missed = jnp.zeros_like(bias) if self.c is None else jnp.abs(bias * (met - self.e))
+        eps = rounding(self.n, s.dtype)
+        error = eps * (size * spread + jnp.abs(self.q) + jnp.abs(shift))
+        if point.ndim == 2:
+            of_bias = bias * self.e if self.c is not None else self.offset * (off * constant + off**2 / 2)
+            norm, loss, reach, *sizes = sums(
+                w * w_s,
+                self.upper * jnp.maximum(0, r),
+                a * size,
+                jnp.abs(w * w_s),
+                jnp.abs(a) * (jnp.abs(self.q) + jnp.abs(a_s)),
+            )
+            primal = norm / 2 + of_bias + loss + self.constant
+            allowed = 8 * eps * (loss + sum(sizes))
+            gap = primal - dual + missed + allowed
+            weight = jnp.where(r > -error, self.upper, 0) + jnp.abs(w) + a
+            error, rest = jnp.maximum(error, eps * size * reach), jnp.zeros_like(a)
+        else:
+            allowed = jnp.zeros_like(dual)
+            gap, rest = 2 * missed + off**2 / 2, (self.upper - a) * jnp.maximum(0, r) + a * jnp.maximum(0, -r)
+            # Far from the kink errors change nothing.
+            weight = jnp.where(r > -error, self.upper - a, 0) + jnp.where(r < error, a, 0)
+        # Errors of different samples are independent and add up by squares: four standard deviations are allowed. A
+        # point outside the box bounds nothing; bounds that were rounded in another way are off by units of them.
+        beyond = jnp.maximum(a - self.upper, 0)
+        inside = every((a >= 0) & (beyond <= 4 * jnp.finfo(dtype).eps * self.upper))
+        squares, outside, terms, reached = sums((weight * error) ** 2, beyond * jnp.abs(r), rest, jnp.abs(c * a))
+        allowed = allowed + 4 * jnp.sqrt(squares) + 2 * outside
+        gap = gap + terms + 4 * jnp.sqrt(squares) + 2 * outside
+        feasible = inside if self.c is None else inside & balances(met - self.e, reached + jnp.abs(self.e), dtype)
+        # The gap is relative to the dual less what it may be off by.
+        bounds = judged(dual + gap, dual, gap, jnp.abs(dual) - allowed, rounding=allowed, feasible=feasible)
+        bounds = bounds._replace(relative_gap=bounds.relative_gap + 8 * jnp.finfo(s.dtype).eps)
+        bias = bias if self.c is not None or self.offset else jnp.zeros_like(bias)
+        return Answer(a, self.y * w, bias, jnp.ones((), a.dtype), w_s + shift, bounds)
+
+    def beside(
+        self,
+        a: Float[Array, " n"],
+        s: Float[Array, " n"],
+        dtype: Any,
+        tol: Any,
+        anyway: Array,
+        w: Float[Array, " p"] | None = None,
+        by_features: bool = False,
+    ) -> tuple[Array, Array, Array]:
+        """Find a w with a smaller primal value near that of a dual point (`certificates.corrections`)."""
+        return corrections.beside(self, a, s, dtype, tol, anyway, w, by_features)
+
+    def active_set(self, values: Any, before: Active | None = None) -> Active:
+        """Return the samples strictly inside the box, and those at their upper bound.
+
+        In a fit, coefficients may be at a bound exactly, or approach it as an interior point does: a sample counts as
+        bounded if its margin is further from the kink than its coefficient from the bound. In a solution on sets
+        `before`, free samples outside the box leave the set, and bounded ones become free if their margins contradict
+        their bounds. At a corner the free set is empty, and the system has no unknowns. Free samples that depend
+        linearly on others are no unknowns either: like bounded ones they must have consistent margins.
+        """
+        a, U = values.alpha, self.upper
+        slack, present = (self.q - values.margins) / jnp.maximum(jnp.abs(self.q), 1), U > 0
+        if before is None:
+            rounding = 64 * jnp.finfo(a.dtype).eps * U
+            bound = (a >= U - rounding) | (slack * U > U - a)
+            free = (a > rounding) & ~bound & (-slack * U <= a)
+            bound = bound & (a > rounding)
+        else:
+            share, off = negligible(self, a)
+            off = off + share
+            missed = 1 / 16 * off**0.5  # free samples that depend on others leave at a larger error of the margin
+            above = jnp.where(before.free, (a > U * (1 + share)) | (slack > missed), before.bound)
+            below = jnp.where(before.free, (a < -share * U) | (slack < -missed), ~before.bound)
+            bound = above & (before.free | ~(slack < -off))
+            free = ~bound & ~(below & (before.free | ~(slack > off)))
+            if self.c is not None:  # with none free, samples that set the best bias keep the equality
+                free = free | (~some(before.free) & (jnp.abs(slack) <= off))
+                bound = bound & ~free
+        return lax.stop_gradient(Active(free & present, bound & present, jnp.clip(a, 0, U)))
+
+    def values_at(self, point: Point) -> Values:
+        """Return the values of a point of the equations."""
+        coefficients = lax.stop_gradient(self.y) * point.a
+        bias = self.offset * coefficients.sum() + point.b
+        return Values(point.a, coefficients, bias, jnp.ones_like(bias), point.products)
+
+    def lagrangian(self, values: Values) -> Float[Array, ""]:
+        """Return the function whose derivatives at fixed `values` are those of the optimal value."""
+        slack = jnp.maximum(0, self.q - values.margins)
+        multiplier = values.bias if self.c is not None else 0.0
+        linear = self.q @ values.alpha + self.upper @ slack + multiplier * self.e + self.constant
+        return linear - self.signed.quadratic_form(values.alpha) / 2
+
+    def certificate_of(self, values: Values, dtype: Any) -> Certificate:
+        """Return the certificate of a solution's values, with the system's bias, which need not be the best.
+
+        The values are numbers of `dtype`; the gap is infinite if they are infeasible.
+        """
+        a, b = jnp.clip(values.alpha, 0, self.upper), values.bias
+        s = self.matvec(a)
+        best = self.certified(a, s, dtype).certificate
+        constant = self.offset * (self.y @ a)
+        without = s - self.y * constant
+        c: Any = self.c
+        direction = c if self.free_bias else self.offset * self.y
+        slack = jnp.maximum(0, self.q - without - b * direction)
+        missed = jnp.abs(b * (c @ a - self.e)) if self.free_bias else 0.0
+        primal = (a @ without + self.offset * b**2) / 2 + b * self.e + self.upper @ slack + missed + self.constant
+        rounding = 1024 * jnp.finfo(dtype).eps * self.upper.max()
+        feasible = every(jnp.abs(a - values.alpha) <= rounding)
+        primal, scale = jnp.maximum(primal, best.primal), jnp.abs(best.dual)
+        return judged(primal, best.dual, primal - best.dual, scale, rounding=0.0, feasible=feasible)
 
 
 @transfers
@@ -280,71 +437,6 @@ def box_problem(
     if problem.c is not None:
         usable = usable & jnp.isfinite(problem.c) & ((problem.c != 0) | (problem.upper == 0))
     return dataclasses.replace(problem, feasible=problem.feasible & every(usable))
-
-
-@transfers
-def svr_problem(
-    gram: Gram, y: ArrayLike, C: ArrayLike = 1.0, *, epsilon: ArrayLike = 0.1, sample_weight: ArrayLike | None = None
-) -> BoxProblem:
-    """Build support vector regression: `min 1/2 |w|^2 + sum_i C_i max(0, |y_i - f(x_i)| - epsilon)`, with a free bias.
-
-    A box problem of 2 n variables on each sample taken twice: `a_i` pulls f up to `y_i - epsilon`, `a_(n + i)` down to
-    `y_i + epsilon`. The first n margins of its fit are values of f, the others their negatives.
-
-    Args:
-        gram: The Gram operator of the n samples.
-        y: Targets, `(n,)`; center them if they are far from 0, where a small gap would be rounding.
-        C: The cost of a unit of error outside the tube, positive, `()`.
-        epsilon: Half the width of the tube, >= 0, `()`.
-        sample_weight: Non-negative weights, `(n,)`: `C_i = C w_i`. Weight 0 removes a sample.
-
-    Returns:
-        The problem; `problem.at(C)` takes another C.
-
-    Raises:
-        InputError: On concrete values that make no problem. Under tracing the fit's status is INFEASIBLE instead.
-    """
-    dtype, n = arguments.vector_dtype(gram), gram.n
-    if np.shape(y) != (n,):
-        raise InputError(f"y has shape {np.shape(y)}: ({n},) is needed, one target a sample.")
-    require_finite("y", y)
-    if np.shape(epsilon) or (is_concrete(epsilon) and not 0 <= float(epsilon) < np.inf):  # pyright: ignore
-        raise InputError(f"epsilon is {epsilon}: one finite number >= 0 is needed.")
-    penalty = arguments.positive_scalar("C", C, dtype)
-    weight, usable = arguments.checked_weights(sample_weight, n, dtype)
-    sign, q = tube(y, epsilon, xp := np if is_concrete(y, epsilon) else jnp)
-    upper = 1.0 if weight is None else jnp.tile(weight, 2)
-    both = among(gram, on_device(np.tile(np.arange(n, dtype=np.int32), 2)))
-    problem = box_problem(both, xp.asarray(q, dtype), upper, y=sign, c=sign).at(penalty)
-    return problem if is_concrete(usable) else dataclasses.replace(problem, feasible=problem.feasible & usable)
-
-
-def tube(target: Any, epsilon: Any, xp: Any = np) -> tuple[np.ndarray, Any]:
-    """Return signs and the linear term of regression, `(2 n,)`: errors above the tube first; xp is NumPy or JAX's."""
-    sign = np.repeat([1.0, -1.0], len(target))
-    return sign, sign * xp.tile(target, 2) - epsilon
-
-
-@transfers
-def one_class_problem(gram: Gram, nu: ArrayLike = 0.5, *, sample_weight: ArrayLike | None = None) -> BoxProblem:
-    """Build the one-class SVM: `min 1/2 |w|^2 - rho nu n + sum_i max(0, rho - <w, phi(x_i)>)`, in LIBSVM's scale.
-
-    Args:
-        gram: The Gram operator of the n samples.
-        nu: At most this share of the samples is outside, at least this share is support, in (0, 1], `()`.
-        sample_weight: Non-negative weights, `(n,)`; their sum takes the place of n.
-
-    Returns:
-        The problem; its fit's bias is `-rho`, and the decision function is positive inside.
-
-    Raises:
-        InputError: On concrete values that make no problem. Under tracing the fit's status is INFEASIBLE instead.
-    """
-    arguments.require_share("nu", nu)
-    weight, usable = arguments.checked_weights(sample_weight, gram.n, arguments.vector_dtype(gram))
-    weight = filled(gram.diag(), 1) if weight is None else weight
-    problem = box_problem(gram, jnp.zeros_like(weight), weight, c=1.0, e=jnp.asarray(nu) * weight.sum())
-    return problem if is_concrete(usable) else dataclasses.replace(problem, feasible=problem.feasible & usable)
 
 
 @jax.jit

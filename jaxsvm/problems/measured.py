@@ -7,6 +7,8 @@ import dataclasses
 class Measured:
     """Numbers chosen by measurement."""
 
+    features_of_a_small_system: int = 512
+    """Up to so many features a system of the features corrects what rounding does to coefficients and tangents."""
     samples_factored: int = 8192
     """Samples up to which the test of definiteness factors the whole matrix: no negative eigenvalue is missed."""
     products_of_lanczos: int = 12

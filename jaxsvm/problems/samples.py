@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
@@ -17,6 +18,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems import arguments
+from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.arrays import computed, filled, owned, shortened
 from jaxsvm.runtime.programs import Program
 
@@ -151,3 +153,12 @@ def _squares(gram: Gram, offset: float, dtype: Any) -> Float[Array, " n"]:
 def picked(vectors: Any, samples: Int[Array, " m"]) -> Any:
     """Return the entries of some samples `(m,)` of a tree of vectors."""
     return jax.tree.map(lambda vector: vector[samples], vectors)
+
+
+def negligible(problem: Problem, point: Float[Array, " n"]) -> tuple[Any, Float[Array, " n"]]:
+    """Return the errors of coefficients (relative to bounds) and of products that change no active set.
+
+    Both exceed rounding: else samples at a kink would change sets again and again.
+    """
+    eps, size = jnp.finfo(problem.dtype).eps, jnp.sqrt(jnp.maximum(problem.diagonal, 0))
+    return eps**0.6, 64 * eps * size * (jnp.abs(point) @ size)

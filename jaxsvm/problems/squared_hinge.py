@@ -22,20 +22,23 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.derivatives import squared_hinge as derivatives
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import among
 from jaxsvm.numerics.line_search import best_bias
-from jaxsvm.numerics.products import sums
+from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.numerics.products import matmul, sums
 from jaxsvm.problems import arguments
-from jaxsvm.problems.certificates import squared_hinge as certificates
-from jaxsvm.problems.forms import furthest
-from jaxsvm.problems.samples import OfSamples, checked, picked, squares
-from jaxsvm.results.fit import Fit
+from jaxsvm.problems.contract import furthest
+from jaxsvm.problems.samples import OfSamples, checked, negligible, picked, squares
+from jaxsvm.results.fit import Answer, Certificate, Fit
+from jaxsvm.results.judge import balances, is_weights, judged
+from jaxsvm.results.values import Active, Point, Values
 from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, transfers
 
 
@@ -202,14 +205,130 @@ class SquaredHingeProblem(OfSamples):
         """Return whether `R` is negative by more than rounding, so that Kt is not positive semidefinite."""
         return -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R
 
-    certificate = certificates.certificate
-    certified = certificates.certified
-    # What derivatives of a solution need (`jaxsvm.problems.contract.Differentiable`):
-    active_set = derivatives.active_set
-    values_at = derivatives.values_at
-    lagrangian = derivatives.lagrangian
-    kinks = derivatives.kinks
-    certificate_of = derivatives.certificate_of
+    def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
+        """Return the certificate of a dual point in any scale, as if `s = Kt alpha` were exact, for solvers.
+
+        `relative_gap = sum_i C_i t_i / R` with `u_i = R - s_i`, `v_i = alpha_i / C_i`, and `t_i = u_i (u_i + 2 v_i)`
+        where `u_i + v_i > 0`, else `-v_i^2`. Errors of `s` cancel to first order (docs/mathematics.md, The
+        certificate).
+        """
+        # Weights are not negative, and 0 for absent samples: tested by a sum, which costs nothing beside the others.
+        wrong = jnp.where(self.present, jnp.minimum(alpha, 0), alpha)
+        size = jnp.abs(alpha) * jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        total, square, infeasible, spread = sums(alpha, alpha * s, jnp.abs(wrong), size)
+        alpha, s, R, spread = alpha / total, s / total, square / total**2, spread / total
+        u, v = R - s, self.ridge * alpha
+        slack = u + v
+        (loss,) = sums(self.costs * jnp.where(slack > 0, u * (slack + v), -v * v))
+        positive = R > 0
+        scale = jnp.where(positive, R, 1)
+        relative_gap = loss / scale
+        dual = 1 / (2 * scale)
+        return judged(
+            dual * (1 + relative_gap),
+            dual,
+            relative_gap,
+            jnp.ones_like(scale),
+            rounding=32 * jnp.finfo(s.dtype).eps * (1 + spread**2 / scale),
+            feasible=positive & (infeasible == 0),
+        )
+
+    def certified(self, beta: Float[Array, " n"], s: Float[Array, " n"], dtype: np.dtype) -> Answer:
+        """Certify a point, in the numbers that the caller gets.
+
+        Args:
+            beta: Coefficients in primal scale (`alpha / R`), not negative, numbers of `dtype`, `(n,)`. Any other scale
+            is
+                valid too, with a slightly larger primal.
+            s: `Kt beta`, computed from scratch in twice the precision, `(n,)`.
+            dtype: Dtype of the numbers that are returned.
+
+        Returns:
+            The result: `dual_coef` is `y beta`, `alpha` is beta over its sum, rounded.
+        """
+        C, y, own = self.costs, self.y, self.ridge * beta
+        margins = s - own
+        if self.free_bias:
+            margins = y * self.gram.support_matvec(y * beta)
+        size = jnp.sqrt(jnp.maximum(self.diagonal, 0))
+        # Several sums at once: each alone would be one more kernel to compile, 0.01 s.
+        parts = jnp.stack([jnp.ones_like(beta), y, margins, own, size])
+        total, balance, square, excess, spread = matmul(parts, beta)
+        constant = self.offset * balance
+        best = best_bias(margins, y, C, 1.0) if self.free_bias else constant
+        bias = rounded(best, dtype)
+        returned = margins + y * (bias - constant)
+        exact = margins + y * (best - constant) + own
+        # Of rounded kernel values |w|^2 may be negative. Then 0 is nearer the truth, and the gap no smaller.
+        slack, squared_norm = 1 - returned, jnp.maximum(square - constant * balance, 0)
+        Q = squared_norm + constant * balance + excess
+        usable = (Q > 0) & (total > 0) & is_weights(beta, self.present)
+        if self.free_bias:
+            usable = usable & balances(balance, total, dtype)
+        scale = jnp.where(usable, Q, 1)
+        whole = jnp.where(total > 0, total, 1)  # of a point that proves nothing too: R is the scale of its alpha
+        dual = total**2 / (2 * scale)
+
+        # Errors of the products count to second order, since primal and dual move together to first order: each of
+        # them may be off by their share in Q, `doubt`, where beta' K beta cancels. The dual that is returned is off as
+        # the primal.
+        error = rounding(self.n, s.dtype) * size * spread + jnp.finfo(s.dtype).eps * (1 + jnp.abs(bias))
+        loss, allowed, moved = sums(
+            C * jnp.maximum(slack, 0) ** 2,
+            jnp.where(slack > -error, C * error * (2 * jnp.abs(1 - exact) + error), 0),
+            beta * jnp.abs(exact - Q / whole),
+        )
+        primal, allowance = (squared_norm + self.offset * bias**2 + loss) / 2, allowed / 2
+        if self.free_bias:  # beta may be off y . beta = 0 by rounding
+            allowance = allowance + 2 * jnp.abs(best * balance)
+        # The rounding of alpha: its R is at most Q (1 + share) / total^2.
+        eps = jnp.finfo(dtype).eps if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
+        share = (eps * moved + (eps / 2 * spread) ** 2) / scale
+        doubt = rounding(self.n, s.dtype) * spread**2 / scale
+        usable = usable & (doubt < 1)  # else Q may be rounding alone, and truly negative
+        relative_gap = ((primal + allowance) / dual) * (1 + share) - 1 + doubt**2 + 8 * jnp.finfo(s.dtype).eps
+        dual = jnp.maximum(dual / (1 + doubt), primal / (1 + jnp.maximum(relative_gap, 0)))
+        allowed = share + doubt + 64 * jnp.finfo(s.dtype).eps
+        bounds = judged(primal, dual, relative_gap, jnp.ones_like(scale), rounding=allowed, feasible=usable)
+        return Answer(beta / whole, y * beta, bias, Q / whole**2, returned, bounds)
+
+    def active_set(self, values: Any, before: Active | None = None) -> Active:
+        """Return the samples inside the margin: those with alpha > 0 at the exact solution.
+
+        Before the solution is exact, margins tell more than alpha: a first-order solver leaves a little alpha on
+        samples outside the support. An empty set, which no solution has, becomes all samples, so that NaN is not lost
+        in gradients.
+        """
+        present, slack = self.ridge > 0, 1 - values.margins
+        if before is None:
+            inside = present & (slack > 0)
+        else:
+            share, off = negligible(self, values.dual_coef)
+            off = off + share
+            inside = present & jnp.where(before.free, ~(slack < -off), slack > off)
+        return lax.stop_gradient(Active(inside | ~some(inside), jnp.zeros_like(inside)))
+
+    def values_at(self, point: Point) -> Values:
+        """Return the values of a point `beta`; `alpha` may be negative if S is no solution's support."""
+        beta = point.a
+        R, coefficients = 1 / beta.sum(), lax.stop_gradient(self.y) * beta
+        return Values(beta * R, coefficients, self.offset * coefficients.sum() + point.b, R, point.products)
+
+    def lagrangian(self, values: Values) -> Float[Array, ""]:
+        """Return `-1/2 beta' Kt beta`, by tiles: its derivative by the problem needs no n x n matrix of its own."""
+        beta = values.alpha / values.R
+        return -(self.signed.quadratic_form(beta) + self.ridge @ beta**2) / 2
+
+    def certificate_of(self, values: Values, dtype: Any) -> Certificate:
+        """Return the certificate of a solution's values as numbers of `dtype`; an infinite gap if infeasible."""
+        beta = jnp.maximum(values.alpha, 0) / values.R
+        certificate = self.certified(beta, self.matvec(beta), dtype).certificate
+        # A point that had to be clipped is not the returned one, which has no certificate then.
+        rounding = 64 * jnp.finfo(dtype).eps
+        feasible = every(values.alpha >= -rounding * jnp.abs(values.alpha).max())
+        gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
+        dual = 1 / (2 * values.R)
+        return Certificate(primal=dual * (1 + gap), dual=dual, relative_gap=gap)
 
 
 def reciprocals(values: Float[Array, "*n"]) -> Float[Array, "*n"]:

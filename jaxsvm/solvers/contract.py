@@ -5,19 +5,16 @@ not traced as static. Add a line to `SOLVERS` in `tests/test_contract.py` to hav
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.problems.contract import Problem
-from jaxsvm.problems.forms import SimplexForm
+from jaxsvm.problems.contract import Problem, SimplexForm
 from jaxsvm.results.fit import Certificate, Counters, counted_by_name
 from jaxsvm.runtime.arrays import Number
 from jaxsvm.solvers.measured import MEASURED
-
-if TYPE_CHECKING:
-    from jaxsvm.solvers.start import StartLike
+from jaxsvm.solvers.start import StartLike
 
 SIMPLEX = ("squared hinge", "ball")
 """Kinds whose dual points lie on the simplex."""

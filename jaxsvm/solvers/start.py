@@ -10,11 +10,9 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sampling import balanced_draw
-from jaxsvm.problems.contract import Problem
-from jaxsvm.problems.forms import BoxForm, Restricted, SimplexForm
-from jaxsvm.results.fit import Counters, Fit, bit_of
+from jaxsvm.problems.contract import BoxForm, Problem, Restricted, SimplexForm
+from jaxsvm.results.fit import Counted, Counters, Fit, bit_of
 from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.solvers.contract import Solver
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -58,7 +56,7 @@ class Resumed(NamedTuple):
     toward: Float[Array, ""]
 
     @classmethod
-    def of(cls, fit: Fit, y: Float[Array, " n"], solver: Solver) -> "Resumed":
+    def of(cls, fit: Fit, y: Float[Array, " n"], solver: Counted) -> "Resumed":
         """Return the start of a solver at a fit of a problem with the signs y."""
         xp: Any = np if is_concrete(fit) else jnp  # JAX would compile each single operation
         counters = jax.tree.map(xp.asarray, fit.counters)

@@ -1,7 +1,7 @@
 """The equality constraint of a box problem: feasible points near others, and the bias, which is its multiplier."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,15 +11,13 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.products import sums
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.runtime.arrays import computed
 
-if TYPE_CHECKING:
-    from jaxsvm.problems.box import BoxProblem
-
-P = TypeVar("P", bound="BoxProblem")
+P = TypeVar("P", bound=BoxForm)
 
 
-def feasible_point(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array, " n"]:
+def feasible_point(problem: BoxForm, a: Float[Array, " n"]) -> Float[Array, " n"]:
     """Return a feasible point: `clip(a - t c, 0, U)` with the multiplier t that meets the equality, for `_movers`."""
     if problem.c is None:
         return jnp.clip(a, 0, problem.upper)
@@ -37,7 +35,7 @@ def feasible_point(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array,
     return jnp.where(too_much == 0, a, on_equality(problem, at((low + high) / 2)))
 
 
-def on_equality(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array, " n"]:
+def on_equality(problem: BoxForm, a: Float[Array, " n"]) -> Float[Array, " n"]:
     """Return a point of the box moved back onto the equality that rounding took it off.
 
     Each of `_movers` moves by the same share of its room.
@@ -49,7 +47,7 @@ def on_equality(problem: "BoxProblem", a: Float[Array, " n"]) -> Float[Array, " 
     return jnp.where(moved, a + share * (target - a), a)
 
 
-def _movers(problem: "BoxProblem", c: Any, a: Float[Array, " n"]) -> tuple[Array, Array, Array, Array]:
+def _movers(problem: BoxForm, c: Any, a: Float[Array, " n"]) -> tuple[Array, Array, Array, Array]:
     """Return by how much `c'a` is above e, 0 if rounding explains it, and which samples move to bring it back.
 
     Only samples inside the box move if they suffice, since derivatives depend on which samples are at a bound; else
@@ -70,7 +68,7 @@ def _movers(problem: "BoxProblem", c: Any, a: Float[Array, " n"]) -> tuple[Array
     return too_much, target, moved, jnp.where(enough, of_inside, jnp.where(supported, of_support, of_all))
 
 
-def best_bias(problem: "BoxProblem", s: Float[Array, " n"]) -> Float[Array, ""]:
+def best_bias(problem: BoxForm, s: Float[Array, " n"]) -> Float[Array, ""]:
     """Return the b that minimises the primal for margins s without b; the middle of the interval if there is one."""
     if problem.c is None:
         return jnp.zeros((), s.dtype)
@@ -86,7 +84,7 @@ def best_bias(problem: "BoxProblem", s: Float[Array, " n"]) -> Float[Array, ""]:
     return jnp.where(first < jnp.inf, bias, 0)
 
 
-def _rounding(problem: "BoxProblem", size: Float[Array, ""]) -> Float[Array, ""]:
+def _rounding(problem: BoxForm, size: Float[Array, ""]) -> Float[Array, ""]:
     """Bound the rounding of `c'a - e`, where `|c|'|a|` is the size."""
     return 4 * jnp.finfo(size.dtype).eps * (size + jnp.abs(problem.e))
 
@@ -107,7 +105,7 @@ def checked(problem: P) -> P:
     return dataclasses.replace(problem, feasible=problem.feasible & met)
 
 
-def require_reachable(problem: "BoxProblem") -> None:
+def require_reachable(problem: BoxForm) -> None:
     """Refuse concrete coefficients c with zeros in the box, or a right-hand side e that the box does not reach.
 
     Raises:

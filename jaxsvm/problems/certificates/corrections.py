@@ -16,12 +16,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.derivatives.measured import MEASURED
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.selection import argmax, entries, entry, lowest
 from jaxsvm.points.rows import Rows, dense_rows, product, transposed_product
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm
+from jaxsvm.problems.measured import MEASURED
 from jaxsvm.runtime.loops import fori_loop, scan
 
 

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.derivatives.values import values_of
 from jaxsvm.errors import PrecisionWarning, warn
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear, Precomputed
@@ -16,6 +15,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
+from jaxsvm.results.values import values_of
 
 
 def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) -> None:

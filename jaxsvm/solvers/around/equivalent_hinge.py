@@ -17,7 +17,7 @@ from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.solvers.around.wrapper import HoldingWrapper
 from jaxsvm.solvers.box.barrier_systems import barrier_system, few_features
-from jaxsvm.solvers.contract import HandOver, Solver, Traits
+from jaxsvm.solvers.contract import Finisher, HandOver, Solver, Traits
 from jaxsvm.solvers.start import Origin, StartLike, resumed
 from jaxsvm.solvers.validation import require_solves
 
@@ -163,6 +163,10 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
     def solver_at(self, state: "State") -> Solver:
         """Return the hinge solver with the tolerance that the search needs now."""
         return dataclasses.replace(self.solver, tol=self.tol * state.search.share)
+
+    def finisher(self, problem: SlackProblem) -> Finisher | None:
+        """Return the finisher of the hinge problems; the search goes on with it."""
+        return self.solver.finisher(problem.hinge(1.0))
 
     def hands_over(self, problem: SlackProblem, state: "State", steps: float) -> HandOver | None:
         """Return the search with the solver that goes on with the hinge problem."""

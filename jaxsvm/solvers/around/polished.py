@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import like
-from jaxsvm.problems.forms import SimplexForm
+from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.runtime.checks import checked
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.around.wrapper import Wrapper, described, require_inner

@@ -13,7 +13,7 @@ from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.sampling import Present
-from jaxsvm.problems.forms import Restricted, SimplexForm
+from jaxsvm.problems.contract import Restricted, SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import checked, require_whole

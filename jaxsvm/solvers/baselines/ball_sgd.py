@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.stochastic.iterates import Rule
 from jaxsvm.solvers.stochastic.pegasos import Stochastic, require_options

@@ -12,7 +12,7 @@ from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.sampling import Present
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of

@@ -18,8 +18,7 @@ from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
 from jaxsvm.points.rows import product, transposed_product
-from jaxsvm.problems.contract import Problem
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.meshes import Spread
 from jaxsvm.solvers.features import feature_matrix, tiles_of, weighted_squares

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sampling import Present
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of

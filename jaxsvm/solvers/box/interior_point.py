@@ -16,7 +16,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.loops import fori_loop

@@ -11,7 +11,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import best_in_rectangle
 from jaxsvm.numerics.precision import rounded
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.box.interior_point import InteriorPoint, steps_worth

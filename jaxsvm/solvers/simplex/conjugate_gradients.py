@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, like, remainder, whole, widened
-from jaxsvm.problems.forms import SimplexForm
+from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.contract import NEVER, Finisher

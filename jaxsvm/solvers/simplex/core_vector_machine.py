@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics import selection
-from jaxsvm.problems.forms import SimplexForm
+from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.simplex.frank_wolfe import pair_step

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics import selection
-from jaxsvm.problems.forms import SimplexForm, SimplexPart
+from jaxsvm.problems.contract import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of

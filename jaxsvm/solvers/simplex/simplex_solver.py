@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.products import sums
-from jaxsvm.problems.forms import SimplexForm
+from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.solvers.contract import SIMPLEX, Solver, Traits
 from jaxsvm.solvers.start import StartLike, start
 

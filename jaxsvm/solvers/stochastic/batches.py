@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.runtime.loops import fori_loop, while_loop
 
 CHUNK = MEASURED.rows_per_tile

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.runtime.arrays import Number
 from jaxsvm.runtime.loops import cond, once
 from jaxsvm.solvers.features import Primal

@@ -17,7 +17,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.points.rows import CSR
-from jaxsvm.problems.forms import BoxForm
+from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, in_a_line, transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole

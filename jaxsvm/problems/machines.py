@@ -1,10 +1,4 @@
-"""Nu machines: box problems with two groups of variables, those of each sign, whose sums are given.
-
-    min 1/2 a'Qa - q'a    over  0 <= a_i <= U_i,  sum of a_i over y_i = +1: e,  over y_i = -1: e.
-
-Of two classes q is 0; a solution divided by its margin r is that of the hinge problem at `C = 1 / r`. Of regression q
-has the targets, and a solution is that of a tube whose width the sums determine. As such solutions are certified.
-"""
+"""Regression, the one-class machine and nu machines, as box problems."""
 
 from __future__ import annotations
 
@@ -17,20 +11,92 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.dense import among
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems import arguments
-from jaxsvm.problems.box import BoxProblem, hinge_problem
+from jaxsvm.problems.box import BoxProblem, box_problem, hinge_problem
 from jaxsvm.problems.certificates import constraint
 from jaxsvm.results.fit import Answer, Certificate
-from jaxsvm.runtime.arrays import filled, owned, transfers
+from jaxsvm.runtime.arrays import filled, on_device, owned, transfers
+
+
+@transfers
+def svr_problem(
+    gram: Gram, y: ArrayLike, C: ArrayLike = 1.0, *, epsilon: ArrayLike = 0.1, sample_weight: ArrayLike | None = None
+) -> BoxProblem:
+    """Build support vector regression: `min 1/2 |w|^2 + sum_i C_i max(0, |y_i - f(x_i)| - epsilon)`, with a free bias.
+
+    A box problem of 2 n variables on each sample taken twice: `a_i` pulls f up to `y_i - epsilon`, `a_(n + i)` down to
+    `y_i + epsilon`. The first n margins of its fit are values of f, the others their negatives.
+
+    Args:
+        gram: The Gram operator of the n samples.
+        y: Targets, `(n,)`; center them if they are far from 0, where a small gap would be rounding.
+        C: The cost of a unit of error outside the tube, positive, `()`.
+        epsilon: Half the width of the tube, >= 0, `()`.
+        sample_weight: Non-negative weights, `(n,)`: `C_i = C w_i`. Weight 0 removes a sample.
+
+    Returns:
+        The problem; `problem.at(C)` takes another C.
+
+    Raises:
+        InputError: On concrete values that make no problem. Under tracing the fit's status is INFEASIBLE instead.
+    """
+    dtype, n = arguments.vector_dtype(gram), gram.n
+    if np.shape(y) != (n,):
+        raise InputError(f"y has shape {np.shape(y)}: ({n},) is needed, one target a sample.")
+    require_finite("y", y)
+    if np.shape(epsilon) or (is_concrete(epsilon) and not 0 <= float(epsilon) < np.inf):  # pyright: ignore
+        raise InputError(f"epsilon is {epsilon}: one finite number >= 0 is needed.")
+    penalty = arguments.positive_scalar("C", C, dtype)
+    weight, usable = arguments.checked_weights(sample_weight, n, dtype)
+    sign, q = tube(y, epsilon, xp := np if is_concrete(y, epsilon) else jnp)
+    upper = 1.0 if weight is None else jnp.tile(weight, 2)
+    both = among(gram, on_device(np.tile(np.arange(n, dtype=np.int32), 2)))
+    problem = box_problem(both, xp.asarray(q, dtype), upper, y=sign, c=sign).at(penalty)
+    return problem if is_concrete(usable) else dataclasses.replace(problem, feasible=problem.feasible & usable)
+
+
+@transfers
+def one_class_problem(gram: Gram, nu: ArrayLike = 0.5, *, sample_weight: ArrayLike | None = None) -> BoxProblem:
+    """Build the one-class SVM: `min 1/2 |w|^2 - rho nu n + sum_i max(0, rho - <w, phi(x_i)>)`, in LIBSVM's scale.
+
+    Args:
+        gram: The Gram operator of the n samples.
+        nu: At most this share of the samples is outside, at least this share is support, in (0, 1], `()`.
+        sample_weight: Non-negative weights, `(n,)`; their sum takes the place of n.
+
+    Returns:
+        The problem; its fit's bias is `-rho`, and the decision function is positive inside.
+
+    Raises:
+        InputError: On concrete values that make no problem. Under tracing the fit's status is INFEASIBLE instead.
+    """
+    arguments.require_share("nu", nu)
+    weight, usable = arguments.checked_weights(sample_weight, gram.n, arguments.vector_dtype(gram))
+    weight = filled(gram.diag(), 1) if weight is None else weight
+    problem = box_problem(gram, jnp.zeros_like(weight), weight, c=1.0, e=jnp.asarray(nu) * weight.sum())
+    return problem if is_concrete(usable) else dataclasses.replace(problem, feasible=problem.feasible & usable)
+
+
+def tube(target: Any, epsilon: Any, xp: Any = np) -> tuple[np.ndarray, Any]:
+    """Return signs and the linear term of regression, `(2 n,)`: errors above the tube first; xp is NumPy or JAX's."""
+    sign = np.repeat([1.0, -1.0], len(target))
+    return sign, sign * xp.tile(target, 2) - epsilon
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NuProblem(BoxProblem):
-    """A nu machine. Build it with `nu_problem`.
+    """A nu machine: a box problem with two groups of variables, those of each sign, whose sums are given.
+
+        min 1/2 a'Qa - q'a    over  0 <= a_i <= U_i,  sum of a_i over y_i = +1: e,  over y_i = -1: e.
+
+    Of two classes q is 0; a solution divided by its margin r is that of the hinge problem at `C = 1 / r`. Of regression
+    q has the targets, and a solution is that of a tube whose width the sums determine. As such solutions are certified.
+    Build it with `nu_problem`.
 
     Attributes (beside those of `BoxProblem`, where e is the sum of each group):
         tube: Whether it is one of regression; static.

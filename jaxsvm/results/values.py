@@ -1,12 +1,8 @@
 """The parts of a solution that have derivatives: the values of a fit, and the sets of samples that they depend on."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
-
-if TYPE_CHECKING:
-    from jaxsvm.problems.contract import Problem
 
 
 class Values(NamedTuple):
@@ -36,10 +32,9 @@ def values_of(fit: Any) -> Values:
     return Values(*(getattr(fit, name) for name in Values._fields))
 
 
-def negligible(problem: "Problem", point: Float[Array, " n"]) -> tuple[Any, Float[Array, " n"]]:
-    """Return the errors of coefficients (relative to bounds) and of products that change no active set.
+class Point(NamedTuple):
+    """A solution: coefficients `(n,)`, the multiplier b of the equality `()`, and products `Q a + b c`, `(n,)`."""
 
-    Both exceed rounding: else samples at a kink would change sets again and again.
-    """
-    eps, size = jnp.finfo(problem.dtype).eps, jnp.sqrt(jnp.maximum(problem.diagonal, 0))
-    return eps**0.6, 64 * eps * size * (jnp.abs(point) @ size)
+    a: Float[Array, " n"]
+    b: Float[Array, ""]
+    products: Float[Array, " n"]
