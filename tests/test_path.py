@@ -19,8 +19,8 @@ from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.loop import bursts as compiled
 from jaxsvm.loop import driver as loop
 from jaxsvm.numerics.sizes import size_class
+from jaxsvm.path.coarse_to_fine import anchors
 from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
-from jaxsvm.path.coarse_to_fine import grid, pairs
 from jaxsvm.path.solve import PathOptions, solve_together
 
 N = 100  # the one size of most tests: few shapes, so few compilations
@@ -102,7 +102,7 @@ def solves(monkeypatch):
         seen.append((problem.n, float(problem.C), fit.status.name))
         return fit
 
-    monkeypatch.setattr(pairs, "drive", drive)
+    monkeypatch.setattr(anchors, "drive", drive)
     monkeypatch.setattr(coarse_to_fine, "drive", drive)
     return seen
 
@@ -111,23 +111,24 @@ def solves(monkeypatch):
 def working_sets(monkeypatch):
     """Working sets at small n: how many became smaller, how many exchanged samples; over 40 exchanges are a fault."""
     seen = {"smaller": [], "exchanged": []}
-    monkeypatch.setattr(grid, "sizes", lambda n: [n, 64, 48])
+    monkeypatch.setattr(anchors, "sizes", lambda n: [n, 64, 48])
+    cut, exchange = anchors.smaller, anchors.exchanged
 
     def smaller(*arguments):
-        before, after = arguments[-1], grid.smaller(*arguments)
+        before, after = arguments[-1], cut(*arguments)
         if after is not before:
             seen["smaller"].append(len(after.samples))
         return after
 
     def exchanged(*arguments):
-        after = grid.exchanged(*arguments)
+        after = exchange(*arguments)
         seen["exchanged"].append(len(after.samples))
         if len(seen["exchanged"]) > 40:
             raise AssertionError(f"samples are exchanged without end, in working sets of {seen['exchanged'][-5:]}")
         return after
 
-    monkeypatch.setattr(pairs, "smaller", smaller)
-    monkeypatch.setattr(pairs, "exchanged", exchanged)
+    monkeypatch.setattr(anchors, "smaller", smaller)
+    monkeypatch.setattr(anchors, "exchanged", exchanged)
     return seen
 
 
@@ -181,9 +182,9 @@ def test_cuts_shrink_and_the_answers_hold(working_sets, dtype):
 
 def test_samples_left_out_come_back(working_sets, monkeypatch):
     """Without a margin a working set holds the support alone, of a smaller C: what enters later is exchanged for."""
-    measured = dataclasses.replace(grid.MEASURED, margin_of_candidates=0.0)
-    monkeypatch.setattr(grid, "MEASURED", measured)
-    monkeypatch.setattr(grid, "sizes", lambda n: [n, 64, 48, 24])
+    measured = dataclasses.replace(anchors.MEASURED, margin_of_candidates=0.0)
+    monkeypatch.setattr(anchors, "MEASURED", measured)
+    monkeypatch.setattr(anchors, "sizes", lambda n: [n, 64, 48, 24])
     x, y = data(noise=0.02)
     Cs, here = [0.1, 10.0, 1e3], jaxsvm.gram(Polynomial(degree=3), x)
     path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), Cs, tol=1e-6)
@@ -220,8 +221,8 @@ def test_absent_samples_never_count_as_support(working_sets):
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_cuts_at_the_floor_of_the_dtype_end(working_sets, monkeypatch):
     """A value that stalls on its working set ends there, and says so, and the others hold."""
-    measured = dataclasses.replace(grid.MEASURED, margin_of_candidates=-0.8)
-    monkeypatch.setattr(grid, "MEASURED", measured)
+    measured = dataclasses.replace(anchors.MEASURED, margin_of_candidates=-0.8)
+    monkeypatch.setattr(anchors, "MEASURED", measured)
     Cs, y = np.array([1.0, 10.0, 1e7, 1e8]), data(noise=0.02)[1]
     path = jaxsvm.solve_path(jaxsvm.svm_problem(gram("float32", noise=0.02), y), Cs, tol=1e-5)
     assert working_sets["smaller"]
@@ -239,7 +240,7 @@ def test_cuts_happen_by_themselves(solves):
         solves.clear()
         here = gram(dtype, 1800, 0.02)
         path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), Cs, tol=1e-4)
-        assert {n for n, _, _ in solves} == set(grid.sizes(size_class(1800)))  # padded first
+        assert {n for n, _, _ in solves} == set(anchors.sizes(size_class(1800)))  # padded first
         assert set(path.status.name) == {"CONVERGED"}
         judge(jax.tree.map(lambda leaf: leaf[::4], path), Cs[::4], kernel_of(here), y, 1e-4, truth=False)
 
@@ -251,11 +252,11 @@ def test_a_cut_is_the_problem_of_its_samples():
     rng = np.random.default_rng(2)
     margins = rng.uniform(0.2, 3.0, N)
     coefficients = np.where((margins < 1) & (weight > 0), 1.0, 0.0)
-    point = grid.GridPoint(jnp.asarray(coefficients), jnp.asarray(margins), 0, 0)
+    point = anchors.GridPoint(jnp.asarray(coefficients), jnp.asarray(margins), 0, 0)
     for options in ({}, {"tile": 32}, {"rank": 60}):
         here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
         whole = jaxsvm.svm_problem(here, y, 2.0, sample_weight=weight)
-        found = grid._working_set_around(whole, point, 40)
+        found = anchors._working_set_around(whole, point, 40)
         assert len(set(found.samples.tolist())) == 40
         assert set(np.flatnonzero(coefficients)) <= set(found.samples.tolist())
         assert (weight[found.samples] > 0).all()
@@ -634,7 +635,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch, call, how):
             stop.note()
         return loop.drive(problem, solver, *arguments, stop=stop, **options)
 
-    monkeypatch.setattr(pairs, "drive", drive)
+    monkeypatch.setattr(anchors, "drive", drive)
     monkeypatch.setattr(coarse_to_fine, "drive", drive)
     path = _interrupted()
     assert "INTERRUPTED" in path.status.name
@@ -656,7 +657,7 @@ def test_a_real_ctrl_c(monkeypatch):
         endless = FrankWolfe(variant="classic", tol=1e-14, max_steps=2**30)
         return loop.drive(problem, endless, *arguments, **options)
 
-    monkeypatch.setattr(pairs, "drive", drive)
+    monkeypatch.setattr(anchors, "drive", drive)
     path = _interrupted()
     assert "INTERRUPTED" in path.status.name
 
@@ -699,7 +700,7 @@ def test_a_second_path_compiles_nothing():
 PROGRAMS = [compiled.begin_program, compiled._burst, compiled._certify]
 PROGRAMS += [
     value
-    for module in (grid, pairs, coarse_to_fine)
+    for module in (anchors, coarse_to_fine)
     for name, value in vars(module).items()
     if hasattr(value, "_cache_size") and value.__module__ == module.__name__
 ]
@@ -759,28 +760,28 @@ def test_settings_of_the_calling_thread_hold_in_all_threads():
 def test_anchors_are_no_further_apart_than_need_be(seed):
     rng = np.random.default_rng(seed)
     logs = np.sort(rng.uniform(-5, 5, rng.integers(2, 70)))
-    places = grid.anchors(logs)
+    places = anchors.anchors(logs)
     assert places[0] == 0
     assert places[-1] == len(logs) - 1
     assert (np.diff(places) > 0).all()
-    reach = np.log(grid.MEASURED.factor_between_anchors) + 1e-8
+    reach = np.log(anchors.MEASURED.factor_between_anchors) + 1e-8
     for a, b in zip(places, places[1:], strict=False):
         assert b == a + 1 or logs[b] - logs[a] <= reach
         assert b == len(logs) - 1 or logs[b + 1] - logs[a] > reach - 2e-8  # the furthest within reach
 
 
 def test_anchors_of_few_values():
-    assert grid.anchors(np.array([])) == []
-    assert grid.anchors(np.array([1.0])) == [0]
-    assert grid.anchors(np.log([1.0, 1e6])) == [0, 1]
-    assert grid.anchors(np.log([1.0, 2.0, 4.0])) == [0, 1, 2]
-    assert grid.anchors(np.log([1.0, 1.5, 2.0, 4.0])) == [0, 2, 3]
+    assert anchors.anchors(np.array([])) == []
+    assert anchors.anchors(np.array([1.0])) == [0]
+    assert anchors.anchors(np.log([1.0, 1e6])) == [0, 1]
+    assert anchors.anchors(np.log([1.0, 2.0, 4.0])) == [0, 1, 2]
+    assert anchors.anchors(np.log([1.0, 1.5, 2.0, 4.0])) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("places", [[], [0], [0, 1], [0, 7, 8, 30], [0, 63]])
 def test_middles_reach_every_place_once_and_parents_first(places):
     known, seen = set(places), []
-    for level in grid.middles(places):
+    for level in anchors.middles(places):
         assert level
         for middle, a, b in level:
             assert a < middle < b
@@ -799,7 +800,7 @@ def test_a_combination_is_the_best_of_the_span(free):
     B, ridge = M @ M.T, rng.uniform(0.1, 2, 12)
     a, b = rng.uniform(0, 1, (2, 12))
     b = a + (rng.normal(size=12) if free else b)
-    x, f = grid.combination(ridge, (a, B @ a), (b, B @ b), np.inf if free else 1.0)
+    x, f = anchors.combination(ridge, (a, B @ a), (b, B @ b), np.inf if free else 1.0)
     np.testing.assert_allclose(f, B @ x, rtol=1e-9)
 
     def dual(x):
@@ -813,7 +814,7 @@ def test_a_combination_is_the_best_of_the_span(free):
 
 def test_a_combination_of_equal_points_is_that_point():
     x, f = np.array([1.0, 2.0]), np.array([1.0, 0.5])
-    found, margins = grid.combination(np.ones(2), (x, f), (x, f), 1.0)
+    found, margins = anchors.combination(np.ones(2), (x, f), (x, f), 1.0)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(np.asarray(margins) / f, np.asarray(found) / x)
 
@@ -821,10 +822,10 @@ def test_a_combination_of_equal_points_is_that_point():
 @pytest.mark.parametrize("Cs", [[100.0], [1.0, 50.0, 200.0, 1000.0]])
 def test_steep_values_of_many_samples_are_solved_by_sets(monkeypatch, Cs):
     """Also where the first value is one, and where what float32 claimed on the way has to be finished."""
-    monkeypatch.setattr(pairs, "MEASURED", dataclasses.replace(pairs.MEASURED, samples_for_working_sets=100))
+    monkeypatch.setattr(anchors, "MEASURED", dataclasses.replace(anchors.MEASURED, samples_for_working_sets=100))
     used = []
-    drive = pairs.drive
-    monkeypatch.setattr(pairs, "drive", lambda *args, **more: used.append(args[1]) or drive(*args, **more))
+    drive = anchors.drive
+    monkeypatch.setattr(anchors, "drive", lambda *args, **more: used.append(args[1]) or drive(*args, **more))
     rng = np.random.default_rng(3)
     x = rng.normal(size=(300, 2)).astype(np.float32)
     y = np.where(x[:, 0] + 0.7 * rng.normal(size=300) > 0, 1, -1)

@@ -27,8 +27,8 @@ from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.prepare import ready_together
 from jaxsvm.path.carried_chain import CarriedChain
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced
+from jaxsvm.path.coarse_to_fine.anchors import CoarseToFine, Grid, combination
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
-from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, combination
 from jaxsvm.path.outcomes import on_host_stacked, warn_of_unfinished
 from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values

@@ -25,11 +25,10 @@ from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.path.coarse_to_fine.grid import CoarseToFine, Grid, GridPoint
-from jaxsvm.path.coarse_to_fine.pairs import is_far, solve_in_chains, stepper
+from jaxsvm.path.coarse_to_fine.anchors import CoarseToFine, Grid, GridPoint, is_far, solve_in_chains, stepper
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.outcomes import in_order, interrupted, on_host_stacked
-from jaxsvm.problems.certificates.definiteness import negative_curvature
+from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
 from jaxsvm.results.fit import Answer, Counters, Fit, bit_of, limbs_of
 from jaxsvm.results.judge import concluded, in_dtype
@@ -84,7 +83,7 @@ def _certified(grids: list[Grid], solver: CoarseToFine, key: Array, report: Any,
     whole = grids[0].problems[0]
     every = [(number, place) for number, grid in enumerate(grids) for place in range(len(grid.logs))]
     tasks = [(number, place) for number, place in every if not stop.seen or place in grids[number].points]
-    definite = whole.gram.definite or not bool(_indefinite(whole))
+    definite = whole.gram.definite or not bool(is_indefinite(whole))
     groups = _by_products(grids, tasks, solver, stop, definite)
     if groups is None:
         reached = [(number, place) for number, place in tasks if place in grids[number].points]
@@ -137,11 +136,6 @@ def _by_products(
             return None
         groups.append(fits)
     return groups
-
-
-@Program
-def _indefinite(problem: SquaredHingeProblem) -> Array:
-    return in_double(lambda problem: negative_curvature(widened(problem)))(problem)
 
 
 def _finished(grid: Grid, place: int, solver: CoarseToFine, key: Array, fit: Fit, stop: Interruption) -> Fit:
