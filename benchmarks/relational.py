@@ -22,8 +22,7 @@ import jax
 import numpy as np
 
 from jaxsvm import relational
-from jaxsvm.relational.gradient.engine import pseudo_gradient
-from jaxsvm.relational.gradient.merge import MergeEngine
+from jaxsvm.relational.gradient.engine import MergeEngine, pseudo_gradient
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.schema.join import prepared

@@ -469,6 +469,7 @@ class Names:
         try:
             np.testing.assert_allclose(fit.decision_function(plain), want, **near)
         except InputError as error:
-            assert "could be" in str(error) or "no column" in str(error)
+            # A key is one column, whichever table's: one of texts may stand where training read numbers.
+            assert any(said in str(error) for said in ("could be", "no column", "numbers are needed")), error
             return "equal; plain names refused"
         return "equal"

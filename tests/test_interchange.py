@@ -22,7 +22,7 @@ from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.models import fitted
-from jaxsvm.models import onnx as onnx_graph
+from jaxsvm.models import interchange as onnx_graph
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))

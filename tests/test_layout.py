@@ -37,38 +37,36 @@ Split Square Stack Start Step Store Subtract Suggest Sum Summarise Take Tell Tra
 Warn Widen Wrap Write Yield
 """
 """In the imperative: the first words of the docstrings of functions."""
-TYPES_RUN_UP = {
-    *("screening/__init__.py", "models/file.py", "relational/counting/moments.py", "relational/counting/sampling.py")
-}
+TYPES_RUN_UP = {*("screening/__init__.py", "models/file.py", "relational/counting/sampling.py")}
 """Files whose imports for types alone run up or in a circle; no other may, and this list only becomes shorter."""
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
     "cli": 2_354,
-    "coresets": 3_173,
+    "coresets": 3_159,
     "datasets": 2_812,
     "derivatives": 506,
-    "designs": 2_505,
+    "designs": 2_493,
     "estimators": 3_370,
     "face": 324,
     "gram": 1_460,
     "kernels": 1_012,
-    "loop": 2_735,
+    "loop": 2_733,
     "model_selection": 1_074,
-    "models": 2_081,
+    "models": 2_044,
     "numerics": 1_675,
     "path": 2_585,
     "plots": 578,
     "points": 401,
-    "problems": 3_499,
-    "relational": 4_752,
-    "results": 663,
+    "problems": 3_495,
+    "relational": 4_707,
+    "results": 658,
     "runtime": 1_277,
     "screening": 844,
     "solvers": 6_566,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1921, 298
+OWN_IMPORTS, FILES = 1890, 290
 """Lines that import from this library, and files."""
 
 

@@ -13,7 +13,7 @@ from test_relational_fit import optimum
 from jaxsvm import relational
 from jaxsvm.relational.counting import order_statistics
 from jaxsvm.relational.counting.order_statistics import _far_sums, _sums_at_ranks
-from jaxsvm.relational.gradient.merge import MergeEngine
+from jaxsvm.relational.gradient.engine import MergeEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine, middle_grid
 from jaxsvm.relational.schema.join import prepared
 

@@ -17,8 +17,7 @@ from jaxsvm.coresets.parts.dask_ import from_dask
 from jaxsvm.coresets.parts.dynamic import DynamicCoreset
 from jaxsvm.coresets.parts.files import from_files
 from jaxsvm.coresets.parts.mesh import on_mesh
-from jaxsvm.coresets.parts.storage import load_coreset, save_coreset
-from jaxsvm.coresets.parts.stream import Stream, StreamState
+from jaxsvm.coresets.parts.stream import Stream, StreamState, load_coreset, save_coreset
 from jaxsvm.coresets.summary import Coreset
 
 __all__ = [

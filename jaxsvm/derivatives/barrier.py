@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.derivatives.support_equations import Shift
 from jaxsvm.problems.contract import Differentiable
-from jaxsvm.results.values import Active, Point
+from jaxsvm.results.fit import Active, Point
 
 
 class Inside(NamedTuple):

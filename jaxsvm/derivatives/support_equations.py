@@ -25,7 +25,7 @@ from jaxsvm.numerics.products import diagonal, plus_diagonal
 from jaxsvm.numerics.selection import entries
 from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
 from jaxsvm.problems.contract import Differentiable
-from jaxsvm.results.values import Active, Point
+from jaxsvm.results.fit import Active, Point
 from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import varying, while_loop
 

@@ -29,9 +29,8 @@ from jaxsvm.derivatives.support_equations import Shift, Solved, exact, plan, sol
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import bits_of, cast, in_double, like, of_bits, rounded, widened
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
-from jaxsvm.results.fit import Fit
+from jaxsvm.results.fit import Active, Fit, Values, values_of
 from jaxsvm.results.status import Status
-from jaxsvm.results.values import Active, Values, values_of
 from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.solvers.box.barrier_systems import affordable

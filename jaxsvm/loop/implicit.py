@@ -33,10 +33,9 @@ from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Differentiable, require_differentiable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Certificate, Counters, Fit, require_fit
+from jaxsvm.results.fit import Active, Certificate, Counters, Fit, Values, require_fit
 from jaxsvm.results.judge import narrowed, refused, verdict
 from jaxsvm.results.status import StatusCode
-from jaxsvm.results.values import Active, Values
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 

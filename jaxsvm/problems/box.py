@@ -33,9 +33,8 @@ from jaxsvm.numerics.products import sums
 from jaxsvm.problems import arguments
 from jaxsvm.problems.certificates import constraint, corrections
 from jaxsvm.problems.samples import OfSamples, checked, negligible, squares
-from jaxsvm.results.fit import Answer, Certificate
+from jaxsvm.results.fit import Active, Answer, Certificate, Point, Values
 from jaxsvm.results.judge import balances, judged
-from jaxsvm.results.values import Active, Point, Values
 from jaxsvm.runtime.arrays import filled, in_a_line, on_device, owned, transfers
 
 

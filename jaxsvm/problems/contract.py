@@ -26,8 +26,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, require_part
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.results.fit import Answer, Certificate, Fit
-from jaxsvm.results.values import Active, Values
+from jaxsvm.results.fit import Active, Answer, Certificate, Fit, Values
 
 # pyright: reportReturnType=false
 # (Docstrings are the bodies of members of a protocol.)
@@ -244,7 +243,7 @@ class Differentiable(OfSignedMatrix, Protocol):
         """Return the right-hand side of the equality, `()`."""
 
     def values_at(self, point: Any) -> Values:
-        """Return the values of a point (`jaxsvm.results.values.Point`), differentiable in both."""
+        """Return the values of a point (`jaxsvm.results.fit.Point`), differentiable in both."""
 
     def lagrangian(self, values: Values) -> Float[Array, ""]:
         """Return the function whose derivatives at fixed `values` are those of the optimal value."""

@@ -36,9 +36,8 @@ from jaxsvm.numerics.products import matmul, sums
 from jaxsvm.problems import arguments
 from jaxsvm.problems.contract import furthest
 from jaxsvm.problems.samples import OfSamples, checked, negligible, picked, squares
-from jaxsvm.results.fit import Answer, Certificate, Fit
+from jaxsvm.results.fit import Active, Answer, Certificate, Fit, Point, Values
 from jaxsvm.results.judge import balances, is_weights, judged
-from jaxsvm.results.values import Active, Point, Values
 from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, transfers
 
 

@@ -10,7 +10,6 @@ repeat on both sides of a join (orders and clicks of a customer), it may have 10
 the size of the tables only.
 """
 
-from jaxsvm.relational.counting.moments import Moments, least_squares
 from jaxsvm.relational.counting.sampling import Sample, sample
 from jaxsvm.relational.descent.design import Design, JoinedRows, design
 from jaxsvm.relational.descent.fit import RelationalFit, fit, fit_path, pegasos
@@ -22,7 +21,7 @@ from jaxsvm.relational.gradient.engine import (
     squared_hinge,
 )
 from jaxsvm.relational.schema.database import from_duckdb, from_ibis
-from jaxsvm.relational.schema.join import Join
+from jaxsvm.relational.schema.join import Join, Moments, least_squares
 
 __all__ = [
     "Design",

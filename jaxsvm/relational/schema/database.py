@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from ibis.backends import BaseBackend
 
-    pass
-
 Ask = Callable[[str], Any]
 Types = Callable[[str], dict[str, str]]
 
