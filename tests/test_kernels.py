@@ -436,7 +436,9 @@ def test_products_of_short_numbers_do_not_overflow(dtype):
 
 
 @pytest.mark.parametrize(
-    "kernel", [RBF(0.5), Laplacian(0.5), Linear(), Function(jnp.dot), RBF(0.5) + Linear()], ids=str
+    "kernel",
+    [RBF(0.5), Laplacian(0.5), Linear(), Function(jnp.dot), RBF(0.5) + Linear()],
+    ids=lambda kernel: type(kernel).__name__,
 )
 def test_what_are_no_points_is_refused_by_name(kernel):
     points = np.ones((5, 2), np.float32)
@@ -444,6 +446,8 @@ def test_what_are_no_points_is_refused_by_name(kernel):
         for given in ((wrong, points), (points, wrong)):
             with pytest.raises(InputError, match="x has the shape .* and z .*columns"):
                 kernel.matrix(*given)
+            with pytest.raises(InputError, match="x has the shape .* and z .*columns"):
+                kernel.matrix(x=given[0], z=given[1])
     with pytest.raises(InputError, match=r"x has the shape \(5,\): points"):
         kernel.diag(np.ones(5))
     assert kernel.matrix(points[:0], points).shape == (0, 5) and kernel.matrix(points, points[:0]).shape == (5, 0)

@@ -50,7 +50,7 @@ LINES = {
     "estimators": 3_370,
     "face": 324,
     "gram": 1_460,
-    "kernels": 1_012,
+    "kernels": 1_013,
     "loop": 2_733,
     "model_selection": 1_074,
     "models": 2_044,

@@ -29,6 +29,7 @@ def _of_points(values: Callable[..., Array]) -> Callable[..., Array]:
 
     @functools.wraps(values)
     def checked(kernel: Any, x: Array, *z: Array, **how: Any) -> Array:
+        z = (*z, how.pop("z")) if "z" in how else z
         shapes = [jnp.shape(points) for points in (x, *z)]
         if any(len(shape) != 2 or shape[1] != shapes[0][-1] for shape in shapes):
             found = f"x has the shape {shapes[0]}" + "".join(f" and z {shape}" for shape in shapes[1:])
