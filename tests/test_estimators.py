@@ -22,9 +22,9 @@ from sklearn.preprocessing import StandardScaler
 import jaxsvm
 from jaxsvm import estimators, kernels
 from jaxsvm.estimators.measured import MEASURED
-from jaxsvm.estimators.training.progress import Progress
+from jaxsvm.estimators.training.machines import Progress
+from jaxsvm.loop import chains, many
 from jaxsvm.loop import driver as loop
-from jaxsvm.loop import many
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
 
@@ -86,7 +86,7 @@ def test_sparse_and_float32_points_are_the_dense_ones():
 
 def test_blocks_of_a_compiled_program_are_the_values_by_numpy(monkeypatch):
     from jaxsvm.estimators.training import kernel_values
-    from jaxsvm.estimators.training import samples as training
+    from jaxsvm.estimators.training import kernel_values as training
 
     reference = estimators.SVC(tol=1e-6).fit(X, Y)
     for module in (kernel_values, training):
@@ -215,7 +215,7 @@ def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
     weight = np.stack([np.arange(len(y)) % 5 != 0, np.arange(len(y)) % 5 != 1]).astype(float)
     with jax.enable_x64(True):
         for bias in ("free", "regularized", "none"):
-            found = many.solve_chains(values.stored(K), y, weight, Cs, bias, 1e-6)
+            found = chains.solve_chains(values.stored(K), y, weight, Cs, bias, 1e-6)
             assert found.gap.max() <= 1e-6
             assert (found.coef[weight[:, None] * np.ones((6, 1)) == 0] == 0).all()
             for fold in range(2):
@@ -236,7 +236,7 @@ def test_a_class_that_a_fold_lacks_is_never_told():
 @pytest.mark.slow
 def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
     reference = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
-    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, samples_of_one_block=0))
+    monkeypatch.setattr(chains, "MEASURED", dataclasses.replace(many.MEASURED, samples_of_one_block=0))
     path = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
     assert path.largest_gap_.max() <= 1e-3
     np.testing.assert_allclose(path.mean_score_, reference.mean_score_, atol=0.01)

@@ -18,7 +18,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from jaxsvm import __version__
 from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR, VALUES_PER_BLOCK, KernelValues, kernel_values
-from jaxsvm.estimators.training.multiclass import decisions
+from jaxsvm.estimators.training.machines import decisions
 from jaxsvm.estimators.validation import checked, require_finite_decisions
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.many import Solved

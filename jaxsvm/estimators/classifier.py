@@ -21,17 +21,20 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import KernelEstimator, report, require_finite, warn_of
 from jaxsvm.estimators.training import probability as probabilities
-from jaxsvm.estimators.training.machines import Machine, hard_margin, train, undecided
-from jaxsvm.estimators.training.multiclass import (
+from jaxsvm.estimators.training.kernel_values import Samples, samples
+from jaxsvm.estimators.training.machines import (
+    Machine,
+    Progress,
     against_rest,
     class_slices,
     coefficients,
     decisions,
+    hard_margin,
     last_of_dag,
     pairs,
+    train,
+    undecided,
 )
-from jaxsvm.estimators.training.progress import Progress
-from jaxsvm.estimators.training.samples import Samples, samples
 from jaxsvm.estimators.validation import (
     ClassWeight,
     EstimatorKernel,
@@ -125,6 +128,7 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     scikit_learn_class = "SVC"
     solver: Solver | None = None
+    _may_round = True  # kernel values may be float32
     _done: Callable[[Solved], Any] | None = None  # called with the solution of each machine
 
     def __init__(
@@ -178,7 +182,8 @@ class SVC(ClassifierMixin, KernelEstimator):
         order = np.argsort(codes, kind="stable")  # sorted by class, the samples of a machine are slices
         order = order[present[order] > 0]
         sorted_points = points[order][:, order] if values.by_values else points[order]
-        data = samples(values, sorted_points, self.tol if self._may_round else 0.0)
+        rounds = self._may_round and self.loss == "hinge" and self.solver is None  # certified in float64 later
+        data = samples(values, sorted_points, self.tol if rounds else 0.0, rounds and len(self.classes_) == 2)
         self._order, self._codes, self._weight = order, codes, weight
         self._train_all(points, data)
         del self._order, self._codes, self._weight
@@ -209,11 +214,6 @@ class SVC(ClassifierMixin, KernelEstimator):
 
     def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
         require_classes(codes, weight, self.classes_, every=not self._by_pairs)
-
-    @property
-    def _may_round(self) -> bool:
-        """Return whether kernel values may be float32: solutions with the hinge are certified in float64 later."""
-        return self.loss == "hinge" and self.solver is None
 
     @property
     def _by_pairs(self) -> bool:

@@ -21,9 +21,7 @@ from jaxsvm.designs.fit import fit as fit_rows
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import LinearEstimator, report, require_finite
 from jaxsvm.estimators.training.kernel_values import padded_rows
-from jaxsvm.estimators.training.machines import weighted_problem
-from jaxsvm.estimators.training.multiclass import one_thread
-from jaxsvm.estimators.training.progress import Progress
+from jaxsvm.estimators.training.machines import Progress, one_thread, weighted_problem
 from jaxsvm.estimators.validation import ClassWeight, Seed, labelled, signs_against_rest
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear

@@ -14,13 +14,12 @@ from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import KernelEstimator
 from jaxsvm.estimators.classifier import SVC
 from jaxsvm.estimators.regression import SVR, both_sides, first_at_bounds
-from jaxsvm.estimators.training.machines import Machine, undecided
+from jaxsvm.estimators.training.kernel_values import Samples
+from jaxsvm.estimators.training.machines import Machine, Progress, undecided
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.training.progress import Progress
-from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma, Seed, sample_weights
 from jaxsvm.loop.interruption import until_halt
-from jaxsvm.loop.many import BoxData, Solved, constant_solution, solve_box
+from jaxsvm.loop.many import BoxData, Solved, constant_solution, padded_size, solve_box
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 
 MOST_VARIABLES = 2 * LARGEST_PADDED
@@ -67,6 +66,7 @@ class NuSVC(SVC):
     loss = "hinge"
     bias = "free"
     multi_class = "ovo"
+    _may_round = False  # kernel values are float64 throughout
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{
             name: value
@@ -98,11 +98,6 @@ class NuSVC(SVC):
         random_state: Seed | None = None,
     ) -> None:
         self._store_parameters(locals())
-
-    @property
-    def _may_round(self) -> bool:
-        """Return False: kernel values are float64 throughout."""
-        return False
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         data = data.with_definiteness()
@@ -154,7 +149,6 @@ class NuSVC(SVC):
 
 
 def _largest_nu(machine: Machine) -> float:
-    """Return the largest nu that a machine has a solution for."""
     y, upper = machine.signs, machine.upper
     return 2 * min(upper[y == 1].sum(), upper[y == -1].sum()) / upper.sum() if len(y) else 0.0
 

@@ -16,14 +16,14 @@ from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.training.machines import Machine, weighted_problem
-from jaxsvm.estimators.training.multiclass import class_slices, one_thread
+from jaxsvm.estimators.training.kernel_values import Samples
+from jaxsvm.estimators.training.machines import Machine, class_slices, one_thread, weighted_problem
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma
 from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.loop.chains import Chain, solve_chains
 from jaxsvm.loop.interruption import answering
-from jaxsvm.loop.many import Chain, hinge_data, is_indefinite, solve_chains, solve_many
+from jaxsvm.loop.many import hinge_data, is_indefinite, padded_size, solve_many
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.model_selection.cross_validation import Scores, cross_validate
 from jaxsvm.model_selection.folds import Folds

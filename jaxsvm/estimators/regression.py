@@ -15,13 +15,12 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _num_samples
 
 from jaxsvm.estimators.base import KernelEstimator, report, require_finite
-from jaxsvm.estimators.training.machines import hard_margin, pairs_or_features
-from jaxsvm.estimators.training.progress import Progress
-from jaxsvm.estimators.training.samples import Samples, padded_size, samples
+from jaxsvm.estimators.training.kernel_values import Samples, samples
+from jaxsvm.estimators.training.machines import Progress, hard_margin, pairs_or_features
 from jaxsvm.estimators.validation import EstimatorKernel, Gamma, costs, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import estimating
-from jaxsvm.loop.many import BoxData, Solved, constant_solution, solve_box, solve_by_driver
+from jaxsvm.loop.many import BoxData, Solved, constant_solution, padded_size, solve_box, solve_by_driver
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.machines import one_class_problem, svr_problem, tube

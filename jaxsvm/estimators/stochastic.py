@@ -17,9 +17,9 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call
 
 from jaxsvm.estimators.base import LinearEstimator
 from jaxsvm.estimators.classifier import SVC
+from jaxsvm.estimators.training.kernel_values import Samples
 from jaxsvm.estimators.training.machines import Machine
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.training.samples import Samples, padded_size
 from jaxsvm.estimators.validation import (
     ClassWeight,
     EstimatorKernel,
@@ -32,7 +32,7 @@ from jaxsvm.estimators.validation import (
 )
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import estimating, until_halt
-from jaxsvm.loop.many import Solved, solve_by_driver
+from jaxsvm.loop.many import Solved, padded_size, solve_by_driver
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
@@ -70,6 +70,7 @@ class SBPClassifier(SVC):
     probability = DEFAULT_PROBABILITY
     break_ties = False
     _steps_suffice = True
+    _may_round = False  # kernel values are float64 throughout
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **{
@@ -101,11 +102,6 @@ class SBPClassifier(SVC):
         random_state: Seed | None = None,
     ) -> None:
         self._store_parameters(locals())
-
-    @property
-    def _may_round(self) -> bool:
-        """Return False: kernel values are float64 throughout."""
-        return False
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))

@@ -19,27 +19,30 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array
 
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import DenseGram
+from jaxsvm.gram.dense import DenseGram, part_of, values_between
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.bursts import next_burst
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
-from jaxsvm.loop.interruption import unless, until_halt, watching, with_settings, workers
+from jaxsvm.loop.interruption import watching, with_settings, workers
 from jaxsvm.loop.measured import MEASURED
+from jaxsvm.numerics.precision import in_double, rounded, widened
+from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.machines import NuProblem
-from jaxsvm.results.fit import Certificate, Fit
+from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, bit_of
 from jaxsvm.results.judge import refused, relative_to, verdict
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import InteriorPoint
+from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
@@ -146,6 +149,12 @@ def constant_solution(n: int, bias: float) -> Solved:
     """Return the exact solution whose n coefficients and objective are 0."""
     zero: Any = np.float64(0)
     return Solved(np.zeros(n), bias, Certificate(zero, zero, zero), 0, Status.STALLED).judged(0.0, definite=True)
+
+
+def padded_size(n: int, up_to: int = LARGEST_PADDED) -> int:
+    """Return the size that n samples, up to a number, are padded to: 64, 96, 128, 192, 256, ..., two a power of two."""
+    wide = max(64, 2 ** (n - 1).bit_length())
+    return n if n > up_to else wide * 3 // 4 if n <= wide * 3 // 4 and wide > 64 else wide
 
 
 def solve_many(solve: Callable[[Any], Any], problems: Sequence[Any], program: Callable[[Any], Any]) -> list[Any]:
@@ -342,8 +351,8 @@ def _solved(
 ) -> Any:
     """Return a, s, pair steps, working sets, whether to go on, and alpha, coefficients, bias and certificate of a."""
     problem = box_problem_of(gram, arrays, form)
-    at_once = gram.stored and (problem.n <= MEASURED.samples_at_once or problem.groups is not None)
-    a, s, *progress = (_at_once if at_once else _by_sets)(problem, a, s, tol, bounds, floor)
+    whole = gram.stored and (problem.n <= MEASURED.samples_at_once or problem.groups is not None)
+    a, s, *progress = (at_once if whole else _by_sets)(problem, a, s, tol, bounds, floor)
     result = problem.certified(a, s, a.dtype)
     parameter = problem.machine(a, s)[-1] if isinstance(problem, NuProblem) else jnp.full((), jnp.nan, a.dtype)
     known = relative_to(result.certificate, floor)
@@ -361,7 +370,7 @@ def _violation_and_gap(problem: BoxProblem, a: Array, s: Array, floor: Array) ->
     return violation, jnp.where(violation <= ROUNDING_OF_ZERO, 0, gap)
 
 
-def _at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, floor: Array) -> tuple[Array, ...]:
+def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, floor: Array) -> tuple[Array, ...]:
     """Solve on all samples as one working set: reduce the violation tenfold until the gap is small too."""
     y, upper, K = problem.y, problem.upper, cast(DenseGram, problem.gram).K.astype(a.dtype)
     K, end = K + problem.offset if problem.offset else K, y * upper
@@ -403,78 +412,40 @@ def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array,
     return state.a, state.s, steps, state.counters.steps, excess > 1
 
 
-class Chain(NamedTuple):
-    """Fits of f folds at c values of C, as NumPy arrays.
+def fit_whole(problem: Problem, tol: float) -> Fit | None:
+    """Return the fit of a concrete hinge problem, found on the samples that are present by one program.
 
-    Attributes:
-        coef: Coefficients of the decision function, `y a`, `(f, c, n)`.
-        bias: Its constants, `(f, c)`.
-        gap: Relative duality gaps, `(f, c)`.
+    None if it is not certified to `tol`, or if the problem is not for it: many samples, a kernel that may be indefinite
+    or has features, an equality other than that of a hinge.
     """
-
-    coef: np.ndarray
-    bias: np.ndarray
-    gap: np.ndarray
-
-
-def solve_chains(
-    gram: DenseGram, y: np.ndarray, weight: np.ndarray, Cs: np.ndarray, bias: str, tol: float, x: Any = None
-) -> Chain:
-    """Solve for the same samples with the weights of each fold; call it with x64 on.
-
-    C grows: coefficients at the upper bound stay there, and all others are scaled with it. What a fold's one program
-    does not certify is solved again by itself, from the value before.
-
-    Args:
-        gram: The stored kernel values; those of absent samples may be anything finite.
-        y: Signs, `(n,)`.
-        weight: Factors of C, `(f, n)`; 0 for an absent sample. Both signs are present in each fold.
-        Cs: Increasing values of C, `(c,)`.
-        bias: "free", "regularized" or "none".
-        tol: The relative duality gap, > 0.
-        x: The points, `(n, d)`, of a linear kernel of few features, each value of which is solved by itself; else None.
-    """
-    shape, n = (len(weight), len(Cs)), len(y)
-    chain = Chain(np.zeros((*shape, n)), np.zeros(shape), np.full(shape, np.inf))
-    with watching() as stop:
-        for fold in range(len(weight) if x is None and n <= MEASURED.samples_of_one_block else 0):
-            data = hinge_data(y, weight[fold], bias)
-            found = unless(lambda: stop.seen, _chain, gram, data.arrays, Cs, np.float64(tol), data.form)
-            stop.check()
-            for part, values in zip(chain, found, strict=True):
-                part[fold] = values
-        for fold, place in until_halt(np.argwhere(~(chain.gap <= tol))):
-            data = hinge_data(y, Cs[place] * weight[fold], bias)
-            if x is not None:
-                solved = solve_in_features(x, data, tol, functools.partial(solve_box, gram, data, tol))
-            else:
-                before = y * chain.coef[fold, max(place - 1, 0)]
-                start = np.asarray(_grown(np, before, weight[fold], Cs[max(place - 1, 0)], Cs[place]))
-                solved = solve_box(gram, data._replace(start=start), tol)
-            chain.coef[fold, place], chain.bias[fold, place] = solved.dual_coef, solved.bias
-            chain.gap[fold, place] = float(solved.certificate.relative_gap)
-    return chain
+    rows, box = np.flatnonzero(np.asarray(problem.present)), cast(BoxProblem, problem)
+    few = problem.kind == "box" and 0 < len(rows) <= MEASURED.samples_at_once
+    if not (few and problem.gram.definite) or problem.gram.feature_rows is not None or jax.default_backend() != "cpu":
+        return None
+    n, size, free = len(rows), padded_size(len(rows)), box.c is not None
+    if free and (float(box.e) != 0 or (np.asarray(box.c) != np.asarray(box.y))[rows].any()):
+        return None
+    y, q, upper = np.ones(size), np.ones(size), np.zeros(size)
+    y[:n], q[:n], upper[:n] = (np.asarray(part)[rows] for part in (box.y, box.q, box.upper))
+    gram = part_of(problem.gram, values_between(problem.gram, np.append(rows, np.repeat(rows[:1], size - n))))
+    data, a = BoxData(y, q, upper, "y" if free else "", offset=problem.offset), np.zeros(problem.n)
+    with jax.enable_x64(True):
+        solved = solve_box(gram, data, 0.5 * tol, MEASURED.steps_per_sample * n)
+    a[rows] = np.abs(solved.dual_coef[:n])
+    answer = _answer(box, a.astype(problem.dtype))
+    finite = all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(answer))
+    code = verdict(jax.tree.map(np.asarray, answer.certificate), tol, finite=finite, definite=True)
+    if int(code) != Status.CONVERGED:
+        return None
+    steps, zero = np.int32(solved.steps), Counters.zero()
+    return answer.fit(code, zero._replace(steps=steps, toward=steps, solvers=bit_of(SMO())))
 
 
-def _grown(xp: Any, a: Any, weight: Any, before: Any, C: Any) -> Any:
-    """Return the start at C from a solution at a smaller value: scaled if a sample is at its bound, else as it is."""
-    full = ((weight > 0) & (a >= before * weight * (1 - 1e-12))).any()
-    return xp.minimum(a * xp.where(full, C / before, 1), C * weight)
+@Program
+def _answer(problem: BoxProblem, a: Array) -> Answer:
+    def certified(problem: BoxProblem, a: Array) -> Answer:
+        wide = widened(problem)
+        a = rounded(wide.on_equality(jnp.clip(a.astype(wide.dtype), 0, wide.upper)), problem.dtype).astype(wide.dtype)
+        return wide.certified(a, wide.matvec(a), problem.dtype)
 
-
-@functools.partial(jax.jit, static_argnames="form")
-def _chain(gram: DenseGram, arrays: Any, Cs: Array, tol: Array, form: tuple[str, float]) -> tuple[Array, ...]:
-    """Return coefficients, constants and gaps of a fold at all values, `arrays` being those of C = 1."""
-    y, q, weight, e = arrays
-    bounds = jnp.asarray((min(2 * MEASURED.steps_per_sample * len(y), NEVER), 0), jnp.int32)
-
-    def at(carry: tuple[Array, Array, Array], C: Array) -> Any:
-        a, s, before = carry
-        grown = _grown(jnp, a, weight, before, C)
-        problem = box_problem_of(gram, (y, q, C * weight, e), form)
-        s = s * jnp.where((grown == a).all(), 1, C / before)
-        a, s, *_ = _at_once(problem, grown, s, tol, bounds, jnp.asarray(ROUNDING_OF_ZERO, y.dtype))
-        result = problem.certified(a, s, a.dtype)
-        return (a, s, C), (result.dual_coef, result.bias, result.certificate.relative_gap)
-
-    return lax.scan(at, (jnp.zeros_like(y), jnp.zeros_like(y), Cs[0]), Cs)[1]
+    return in_double(certified)(problem, a)

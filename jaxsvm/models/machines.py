@@ -24,6 +24,7 @@ from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.driver import Options, drive, fit
 from jaxsvm.loop.interruption import Interruption, answering
+from jaxsvm.loop.many import fit_whole, padded_size, solve_many
 from jaxsvm.loop.prepare import ready_together
 from jaxsvm.numerics.masks import every
 from jaxsvm.path.outcomes import nothing, on_host_stacked
@@ -176,8 +177,8 @@ def fit_many(
 ) -> Fit:
     """Solve all machines of several classes.
 
-    Inside `jit`, `vmap` and `scan` they are lanes of one program. Concrete ones are solved one after another, as `fit`
-    solves each, on kernel values that are stored once.
+    Inside `jit`, `vmap` and `scan` they are lanes of one program. Of concrete ones a hinge of few samples is solved by
+    one program, as the estimators' are, and others one after another, as `fit` solves each.
 
     Args:
         machines: From `one_versus_rest` or `one_versus_one`.
@@ -225,9 +226,17 @@ def _one_by_one(machines: Machines, solver: Solver | None, tol: Any, key: Any, s
     options, n = Options(may_change=solver is None), machines.gram.n
     solvers = [first_choice(problem, tol) if solver is None else solver for problem in machines]
     problems = ready_together(list(machines), solvers, until=lambda: stop.seen)
+
+    def whole(problem: Problem) -> Fit | None:
+        return None if solver is not None or stop.seen else fit_whole(problem, float(tol))
+
     fits = []
-    for problem, each in zip(problems, solvers, strict=True):
-        fits.append(nothing(problem) if stop.seen else drive(problem, each, key, stop=stop, options=options))
+    found = solve_many(whole, problems, lambda problem: padded_size(int(np.asarray(problem.present).sum())))
+    for problem, each, fitted in zip(problems, solvers, found, strict=True):
+        if fitted is not None or stop.seen:
+            fits.append(nothing(problem) if fitted is None else fitted)
+        else:
+            fits.append(drive(problem, each, key, stop=stop, options=options))
     return [trimmed(fitted, n) for fitted in fits]
 
 

@@ -1,17 +1,22 @@
 """Train the machines of two classes of a classifier on parts of its samples, which lie sorted by class.
 
-Machines of similar sizes share one compiled program, and as many threads as there are cores call it.
+Machines of similar sizes share one compiled program, and as many threads as there are cores call it. Coefficients of
+several classes are in LIBSVM's layout.
 """
 
+import functools
+import threading
+import time
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from sklearn.utils import check_random_state
+from threadpoolctl import ThreadpoolController
 
-from jaxsvm.estimators.training.kernel_values import padded_rows
-from jaxsvm.estimators.training.samples import Samples, padded_size
+from jaxsvm.estimators.training.kernel_values import Samples, padded_rows
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.many import (
@@ -19,6 +24,7 @@ from jaxsvm.loop.many import (
     Solved,
     constant_solution,
     hinge_data,
+    padded_size,
     recertified,
     solve_box,
     solve_by_driver,
@@ -244,3 +250,124 @@ def weighted_problem(operator: Any, y: np.ndarray, weight: np.ndarray, C: float,
     signs[:n], shares[:n] = y, weight / top
     make, cost = (hinge_problem, C * top) if loss == "hinge" else (svm_problem, 2 * C * top)
     return make(operator, signs, cost, bias=bias, sample_weight=shares)
+
+
+def class_slices(codes: np.ndarray, k: int) -> list[slice]:
+    """Return the slice of samples of each class, for codes `(n,)` in increasing order."""
+    return _slices(np.searchsorted(codes, np.arange(k + 1)))
+
+
+def _slices(ends: np.ndarray) -> list[slice]:
+    return [slice(int(low), int(high)) for low, high in zip(ends[:-1], ends[1:], strict=True)]
+
+
+def pairs(classes: Sequence[slice], upper: np.ndarray) -> list[Machine]:
+    """Return the machines of all pairs of classes in LIBSVM's order: (0, 1), (0, 2), ..., (1, 2), ..."""
+    return [Machine((i, j), np.concatenate([upper[i], upper[j]])) for i, j in combinations(classes, 2)]
+
+
+def against_rest(classes: Sequence[slice], upper: np.ndarray) -> list[Machine]:
+    """Return the machines of each class against all others."""
+    parts = [(classes[k], *classes[:k], *classes[k + 1 :]) for k in range(len(classes))]
+    return [Machine(part, np.concatenate([upper[piece] for piece in part])) for part in parts]
+
+
+def coefficients(classes: Sequence[slice], machines: Any, solved: Sequence[Solved], by_pairs: bool) -> np.ndarray:
+    """Return coefficients, positive for the first class.
+
+    Of pairs in LIBSVM's layout, `(k - 1, n)`: a sample of class i has row j - 1 for class j > i, row j for j < i. Else
+    one row per class, `(k, n)`.
+    """
+    coef = np.zeros((len(classes) - by_pairs, classes[-1].stop))
+    rows = combinations(range(len(classes)), 2) if by_pairs else ((row, row) for row in range(len(classes)))
+    for places, machine, solution in zip(rows, machines, solved, strict=True):
+        start = 0
+        for number, part in enumerate(machine.parts):
+            row = places[0] if not by_pairs or number else places[1] - 1
+            coef[row, part] = solution.dual_coef[start : start + part.stop - part.start]
+            start += part.stop - part.start
+    return coef
+
+
+def decisions(K: Any, coef: np.ndarray, counts: np.ndarray, bias: np.ndarray, by_pairs: bool) -> np.ndarray:
+    """Return the decision values of all machines, `(m, machines)`, positive for the first class.
+
+    Args:
+        K: Kernel values of new points against the support, sorted by class, `(m, support)`.
+        coef: Coefficients of the support, in the layout of `coefficients`.
+        counts: Support vectors of each class, `(k,)`.
+        bias: The constant of each machine, `(machines,)`.
+        by_pairs: Whether there is a machine for each pair of classes.
+    """
+    if len(bias) == 1 or not by_pairs:
+        return K @ coef.T + bias
+    parts = _slices(np.append(0, np.cumsum(counts)))
+    with one_thread():
+        of_class = [K[:, part] @ coef[:, part].T for part in parts]
+    pairs = combinations(range(len(parts)), 2)
+    return np.stack([of_class[i][:, j - 1] + of_class[j][:, i] for i, j in pairs], axis=1) + bias
+
+
+def one_thread() -> Any:
+    """Return a context for thin matrix products, where threads of a BLAS wait 20 times as long as they work."""
+    return _blas().limit(limits=1, user_api="blas")
+
+
+_blas = functools.cache(ThreadpoolController)  # finding the libraries takes milliseconds
+
+
+def last_of_dag(decisions: np.ndarray, k: int) -> np.ndarray:
+    """Return the class `(m,)` that is left when k - 1 decisions each remove the first or last class of a list.
+
+    Args:
+        decisions: Decision values of all pairs, `(m, k (k - 1) / 2)`.
+        k: The number of classes.
+    """
+    rows = np.arange(len(decisions))
+    place = np.zeros((k, k), int)
+    place[np.triu_indices(k, 1)] = np.arange(k * (k - 1) // 2)
+    first, last = np.zeros(len(rows), int), np.full(len(rows), k - 1)
+    for _ in range(k - 1):
+        for_first = decisions[rows, place[first, last]] > 0
+        first, last = np.where(for_first, first, first + 1), np.where(for_first, last - 1, last)
+    return first
+
+
+class Progress:
+    """Print the problems that have ended, their largest gap and their steps: once a second, and after the last."""
+
+    def __init__(self, estimator: Any, problems: int) -> None:
+        self.name, self.tol, self.problems = type(estimator).__name__, estimator.tol, problems
+        self.verbose = bool(getattr(estimator, "verbose", False))
+        self.solved: list[Solved] = []
+        self.began = self.shown = time.monotonic()
+        self.callback = self._at if self.verbose else None  # of a long solve: one without is faster
+        self._lock = threading.Lock()  # problems are solved by several threads
+
+    def ended(self, solved: Solved) -> Solved:
+        """Note a problem that has ended; return it."""
+        if self.verbose:
+            with self._lock:
+                self.solved.append(solved)
+                self.problems = max(self.problems, len(self.solved))  # a hard margin may take several
+                self._print(np.max([one.certificate.relative_gap for one in self.solved]), 0)
+        return solved
+
+    def _at(self, fit: Fit) -> None:
+        """Note how far a long solve is."""
+        with self._lock:
+            self._print(fit.certificate.relative_gap, int(fit.steps))
+
+    def _print(self, gap: Any, steps: int) -> None:
+        now, ended = time.monotonic(), len(self.solved)
+        if ended < self.problems and now - self.shown < 1:
+            return
+        self.shown, seconds = now, now - self.began
+        statuses = "/".join(sorted({one.status.name for one in self.solved})) or "RUNNING"
+        left = seconds * (self.problems - ended) / ended if ended else 0
+        print(
+            f"[{self.name}] {ended} of {self.problems} problems: {statuses}, relative gap {float(gap):.2g} "
+            f"(tol {self.tol:.2g}), {steps + sum(one.steps for one in self.solved)} steps, {seconds:.1f} s"
+            + (f", about {left:.0f} s left" if left else ""),
+            flush=True,
+        )
