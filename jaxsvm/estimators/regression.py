@@ -16,11 +16,19 @@ from sklearn.utils.validation import _num_samples
 
 from jaxsvm.estimators.base import KernelEstimator, report, require_finite
 from jaxsvm.estimators.training.kernel_values import Samples, samples
-from jaxsvm.estimators.training.machines import Progress, hard_margin, pairs_or_features
+from jaxsvm.estimators.training.machines import Progress, hard_margin
 from jaxsvm.estimators.validation import EstimatorKernel, Gamma, costs, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import estimating
-from jaxsvm.loop.many import BoxData, Solved, constant_solution, padded_size, solve_box, solve_by_driver
+from jaxsvm.loop.many import (
+    BoxData,
+    Solved,
+    constant_solution,
+    padded_size,
+    solve_box,
+    solve_by_driver,
+    solve_in_features,
+)
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.machines import one_class_problem, svr_problem, tube
@@ -171,7 +179,8 @@ class SVR(RegressorMixin, OneMachine):
                 operator = data.operator(parts, len(problem.y))
                 return solve_box(operator, problem, self.tol, most, callback=progress.callback)
 
-            solved = pairs_or_features(data, parts, problem, self.tol, self.max_iter, by_pairs)
+            x = data.features(parts, len(problem.y)) if self.max_iter < 0 else None
+            solved = by_pairs(self.max_iter) if x is None else solve_in_features(x, problem, self.tol, by_pairs)
         return solved._replace(dual_coef=solved.dual_coef[: 2 * n])
 
 
@@ -287,15 +296,9 @@ def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter:
             operator = gram_of(data.values.kernel, data.x) if data.K is None else data.operator((slice(0, n),), n)
             return solve_by_driver(one_class_problem(operator, nu, sample_weight=upper), tol, callback=callback)
         operator = data.operator((slice(0, n),), size)
-        product, full = np.zeros(size), np.flatnonzero(start)
-        if data.K is None:
-            for rows, K in data.values.blocks(data.x, data.x[full]):
-                product[rows] = K @ start[full]
-        else:
-            product[:n] = data.K[:, full] @ start[full]
         problem = BoxData(np.ones(size), np.zeros(size), U, "y", budget, start)
         floor = 1e-6 * budget * float(np.asarray(operator.diag()).max())  # an objective below it counts as 0
-        result = solve_box(operator, problem, tol, max_iter, product, floor, callback)
+        result = solve_box(operator, problem, tol, max_iter, None, floor, callback)
         if result.status == Status.CONVERGED and abs(float(result.certificate.dual)) <= floor:
             # A gap relative to the dual value would say nothing: it may be rounding alone.
             certificate = result.certificate._replace(relative_gap=np.inf)

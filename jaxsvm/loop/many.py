@@ -5,9 +5,6 @@ that takes longer than the problems. So a whole solve, steps and certificate, is
 call (`solve_many`); a long solve calls it again and again, since Ctrl-C is seen between calls only. It works in float64
 on kernel values as they come (float32 is LIBSVM's own choice). It stops when both the relative duality gap and LIBSVM's
 violation of the optimality conditions are at most `tol`. Where it does not reach that, the driver continues.
-
-Linear machines of few features are solved by interior points in feature space from the start: pair steps took seconds
-at C = 100, and did not end at C = 1e4.
 """
 
 import concurrent.futures
@@ -37,7 +34,7 @@ from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.machines import NuProblem
 from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, bit_of
-from jaxsvm.results.judge import refused, relative_to, verdict
+from jaxsvm.results.judge import in_dtype, refused, relative_to, verdict
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.programs import Program
@@ -160,12 +157,7 @@ def padded_size(n: int, up_to: int = LARGEST_PADDED) -> int:
 def solve_many(solve: Callable[[Any], Any], problems: Sequence[Any], program: Callable[[Any], Any]) -> list[Any]:
     """Return `solve` of each problem, in order, computed by one thread per core, with this thread's settings of JAX.
 
-    The first problem of each program comes before the others, since it compiles.
-
-    Args:
-        solve: Maps a problem to its solution.
-        problems: The problems.
-        program: Maps a problem to what identifies its compiled program, such as its size class.
+    The first of each program, which `program` names, comes before the others, since it compiles.
     """
     if workers() < 2 or len(problems) < 2:
         return [solve(problem) for problem in problems]
@@ -194,7 +186,7 @@ def solve_box(
         data: The problem.
         tol: The relative duality gap, and the largest violation, to stop at, > 0.
         max_iter: Most pair steps, checked between working sets; -1 sets no limit.
-        start_product: `K (y start)`, `(n,)`, if there is a start; None computes it where values are stored.
+        start_product: `K (y start)`, `(n,)`, if there is a start; None computes it.
         floor: The gap is relative to at least this objective. None takes `ROUNDING_OF_ZERO`, or that share of the
             losses where they are small (at a tiny C).
         callback: Called on the way, once the driver of `jaxsvm.fit` continues, or None.
@@ -204,8 +196,7 @@ def solve_box(
     """
     a = np.zeros(len(data.y)) if data.start is None else data.start
     if start_product is None:
-        K: Any = None if data.start is None else cast(DenseGram, gram).K
-        start_product = a if K is None else np.einsum("ij,j->i", np.asarray(K), data.y * a)  # by no threads of a BLAS
+        start_product = a if data.start is None else _product(gram, data.y * a)
     s = data.y * (start_product + data.offset * (data.y @ a))
     of_nu = data.equality in ("nu", "tube")
     limit = max_iter if max_iter >= 0 else MOST_STEPS_OF_NU if of_nu else NEVER
@@ -231,6 +222,12 @@ def solve_box(
     return solve_by_driver(box_problem_of(gram, data.arrays, data.form), tol, alpha, steps, callback)
 
 
+def _product(gram: Gram, v: np.ndarray) -> np.ndarray:
+    if isinstance(gram, DenseGram):
+        return np.einsum("ij,j->i", np.asarray(gram.K), v)  # threads of a BLAS would wait longer than they work
+    return np.asarray(jax.jit(type(gram).matvec)(gram, v))
+
+
 def is_indefinite(gram: Gram, data: BoxData) -> bool:
     """Return whether a problem's matrix has negative curvature along its feasible directions; call it with x64 on.
 
@@ -252,7 +249,8 @@ def prefers_features(x: Any, n: int) -> bool:
 def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callable[[int], Solved]) -> Solved:
     """Solve a box problem of a linear kernel by interior points in the space of its features; call it with x64 on.
 
-    A problem of a single working set is first tried by pair steps, which mostly take no time.
+    Pair steps took seconds at C = 100, and did not end at C = 1e4. A problem of a single working set is first tried by
+    them: that mostly takes no time.
 
     Args:
         x: The points, `(n, d)`; those of absent samples may be anything finite.
@@ -446,6 +444,6 @@ def _answer(problem: BoxProblem, a: Array) -> Answer:
     def certified(problem: BoxProblem, a: Array) -> Answer:
         wide = widened(problem)
         a = rounded(wide.on_equality(jnp.clip(a.astype(wide.dtype), 0, wide.upper)), problem.dtype).astype(wide.dtype)
-        return wide.certified(a, wide.matvec(a), problem.dtype)
+        return in_dtype(wide.certified(a, wide.matvec(a), problem.dtype), problem.dtype)
 
     return in_double(certified)(problem, a)

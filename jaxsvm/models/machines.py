@@ -227,17 +227,13 @@ def _one_by_one(machines: Machines, solver: Solver | None, tol: Any, key: Any, s
     solvers = [first_choice(problem, tol) if solver is None else solver for problem in machines]
     problems = ready_together(list(machines), solvers, until=lambda: stop.seen)
 
-    def whole(problem: Problem) -> Fit | None:
-        return None if solver is not None or stop.seen else fit_whole(problem, float(tol))
+    def solved(given: tuple[Problem, Solver]) -> Fit:
+        problem, each = given
+        fitted = nothing(problem) if stop.seen else fit_whole(problem, float(tol)) if solver is None else None
+        return trimmed(drive(problem, each, key, stop=stop, options=options) if fitted is None else fitted, n)
 
-    fits = []
-    found = solve_many(whole, problems, lambda problem: padded_size(int(np.asarray(problem.present).sum())))
-    for problem, each, fitted in zip(problems, solvers, found, strict=True):
-        if fitted is not None or stop.seen:
-            fits.append(nothing(problem) if fitted is None else fitted)
-        else:
-            fits.append(drive(problem, each, key, stop=stop, options=options))
-    return [trimmed(fitted, n) for fitted in fits]
+    given = list(zip(problems, solvers, strict=True))
+    return solve_many(solved, given, lambda pair: padded_size(int(np.asarray(pair[0].present).sum())))
 
 
 def class_of(values: Any, machines: Machines) -> Any:

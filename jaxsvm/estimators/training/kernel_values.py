@@ -125,7 +125,8 @@ class KernelValues:
         """Yield pairs of a slice of the rows of x and their values against all of z, `(rows, n)`."""
         m, n = x.shape[0], z.shape[0]
         sparse = sp.issparse(x) or sp.issparse(z)
-        by_numpy = self.name in OF_PRODUCTS and not sparse and m * n <= MEASURED.values_by_blocks_of_numpy
+        doubles = not sparse and x.dtype == z.dtype == np.float64  # a program is faster in float32
+        by_numpy = self.name in OF_PRODUCTS and doubles and m * n <= MEASURED.values_by_blocks_of_numpy
         if by_numpy or self.by_values or (self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy)):
             values = MEASURED.values_of_a_block_of_numpy if by_numpy else VALUES_PER_BLOCK
             step = max(values // max(n, 1), 64)
@@ -152,12 +153,7 @@ class KernelValues:
                 yield rows, values[: rows.stop - rows.start, :n]
 
     def stored(self, values: np.ndarray, definite: bool | None = None) -> DenseGram:
-        """Return an operator of stored values; call it with x64 on.
-
-        Args:
-            values: Kernel values between points, `(n, n)`.
-            definite: Whether their matrix is known to be positive semidefinite; None asks the kernel.
-        """
+        """Return an operator of values `(n, n)` that are known to be `definite` (None: by the kernel), with x64 on."""
         places, nothing = np.arange(len(values), dtype=np.int32), np.zeros((0,), values.dtype)
         vouched = self.definite if definite is None else definite
         return DenseGram(Precomputed(), *jax.device_put((places, nothing, values)), vouched=vouched)

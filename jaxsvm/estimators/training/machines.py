@@ -145,14 +145,6 @@ def train(
         return [solve(machine) for machine in machines]
 
 
-def pairs_or_features(
-    data: Samples, parts: Sequence[slice], problem: BoxData, tol: float, max_iter: int, by_pairs: Any
-) -> Solved:
-    """Solve by interior points if the machine is linear with few features and `max_iter` is -1; else by pair steps."""
-    x = data.features(parts, len(problem.y)) if max_iter < 0 else None
-    return by_pairs(max_iter) if x is None else solve_in_features(x, problem, tol, by_pairs)
-
-
 def _solve_whole(
     data: Samples, machine: Machine, bias: str, tol: float, max_iter: int, callback: Callable[[Fit], Any] | None
 ) -> Solved:
@@ -170,7 +162,8 @@ def _solve_whole(
         largest = np.asarray(operator.diag())[:n].max() if data.K is None else data.K.diagonal().max()
         return _certified_in_double(data, machine, problem, result, float(largest), tol, most)
 
-    result = pairs_or_features(data, machine.parts, problem, tol, max_iter, by_pairs)
+    x = data.features(machine.parts, size) if max_iter < 0 else None
+    result = by_pairs(max_iter) if x is None else solve_in_features(x, problem, tol, by_pairs)
     return result._replace(dual_coef=result.dual_coef[:n])
 
 
@@ -235,16 +228,7 @@ def _filled(x: Any) -> Any:
 
 
 def weighted_problem(operator: Any, y: np.ndarray, weight: np.ndarray, C: float, loss: str, bias: str) -> Any:  # noqa: N803
-    """Return the problem of costs `C weight`, with absent samples up to the size of the operator.
-
-    Args:
-        operator: The Gram operator of at least n points.
-        y: Signs, `(n,)`.
-        weight: Factors of C, `(n,)`.
-        C: The cost of a loss of 1, > 0.
-        loss: "hinge" or "squared_hinge".
-        bias: "free", "regularized" or "none".
-    """
+    """Return the problem of signs and costs `C weight`, `(n,)`, with absent samples up to the size of the operator."""
     n, top = len(y), float(weight.max())
     signs, shares = np.ones(operator.n), np.zeros(operator.n)
     signs[:n], shares[:n] = y, weight / top
