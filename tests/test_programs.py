@@ -1,6 +1,5 @@
 """Programs are let go where they are many, and only then; never under a driver that runs."""
 
-import dataclasses
 import os
 import signal
 import threading
@@ -33,7 +32,7 @@ def looked_for_again(monkeypatch):
 @pytest.fixture
 def crowded(monkeypatch):
     """Any program is one too many."""
-    monkeypatch.setattr(programs, "MEASURED", dataclasses.replace(programs.MEASURED, programs_kept=0))
+    monkeypatch.setattr(programs, "PROGRAMS_KEPT", 0)
 
 
 def test_too_many_programs_are_let_go(crowded):
@@ -61,7 +60,7 @@ def test_programs_of_the_user_stay(crowded):
 
 
 def test_few_programs_stay(monkeypatch):
-    monkeypatch.setattr(programs, "MEASURED", dataclasses.replace(programs.MEASURED, programs_kept=10_000))
+    monkeypatch.setattr(programs, "PROGRAMS_KEPT", 10_000)
     solve(20)
     before = _burst._cache_size()
     assert before > 0

@@ -189,7 +189,6 @@ def _describe_data(dataset: Any) -> dict[str, Any]:
 
 
 def _describe_labels(y: Any) -> dict[str, Any]:
-    """Return how often each label occurs, of the first 20, and their number."""
     present, counts = np.unique(y, return_counts=True)
     labels = {str(name): int(count) for name, count in zip(present.tolist()[:20], counts[:20], strict=True)}
     return {"labels": labels, "n_labels": len(present)}

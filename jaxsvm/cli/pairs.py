@@ -67,7 +67,6 @@ def folds_of(job: Job, Cs: list[float], folds: int) -> Scores:
 
 
 def _bar(title: str, job: Job, fits: int) -> contextlib.AbstractContextManager[Bar]:
-    """Return a bar of the machines of so many fits."""
     k = len(job.classes or ())
     return progress_bar(title, fits * max(1, k * (k - 1) // 2))
 

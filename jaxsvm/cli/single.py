@@ -76,7 +76,6 @@ def _problem(job: Job, C: float = 1.0) -> Any:
 
 
 def _score(job: Job, margins: np.ndarray) -> float:
-    """Return the score on the training samples, whose values a fit has as margins."""
     if job.classes is None:
         return r_squared(margins[: len(job.target)], job.target)  # of the upper side, whose sign is +1
     return float(np.average(is_right(margins, job.target), weights=job.weight))

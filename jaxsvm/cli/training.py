@@ -112,7 +112,6 @@ def path(
 
 
 def _note(job: Job, optimistic: bool, of_C: str | None, widths: WidthValidation | None) -> str | None:  # noqa: N803
-    """Return the note of a path's report, with the best values that are ends of their grids."""
     ends = [of_C, widths and end_of("gamma", widths.gamma, widths.gammas)]
     return " ".join(filter(None, [job.note, OPTIMISTIC if optimistic else None, *ends])) or None
 

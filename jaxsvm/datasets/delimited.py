@@ -225,7 +225,6 @@ class Delimited(TextReader):
             self.refuse(number, f"a stray quotation mark in {shown(stray)}", expected)
 
     def _cells(self, number: int, head: list[str]) -> list[list[str]]:
-        """Return the fields of the first line, and of those below that have as many."""
         first = self._fields(head[0], number) or []
         below = [[field.strip('"') for field in map(str.strip, text.split(self.delimiter))] for text in head[1:]]
         return [first, *(row for row in below if len(row) == len(first))]
@@ -301,7 +300,6 @@ def _lines(file: Any) -> Iterator[tuple[int, bytes]]:
 
 
 def _texts_of(column: Any) -> Texts:
-    """Return a column of text, without the blanks around each."""
     coded_column = column.combine_chunks().dictionary_encode()
     coded_column = coded_column.chunk(0) if hasattr(coded_column, "num_chunks") else coded_column
     values, codes = coded(text.strip() for text in coded_column.dictionary.to_pylist())
@@ -310,6 +308,5 @@ def _texts_of(column: Any) -> Texts:
 
 
 def _is_row(fields: list[str]) -> bool:
-    """Return whether all fields but one are numbers, with a point or a comma, or missing values."""
     words = [f for f in map(str.strip, fields) if as_number(f) is None and not has_decimal_comma(f) and f not in '""']
     return sum(not is_missing(field) for field in words) <= 1

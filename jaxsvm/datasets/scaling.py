@@ -109,7 +109,6 @@ def _stored(x: Any) -> Any:
 
 
 def _with_stored(x: Any, data: Any) -> Any:
-    """Return the points with other stored numbers."""
     if not is_sparse(x):
         return data
     if hasattr(x, "tocsr"):

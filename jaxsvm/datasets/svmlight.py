@@ -160,7 +160,6 @@ def scan_svmlight(paths: list[str]) -> tuple[int, int]:
 
 
 def _indices(block: bytes) -> np.ndarray:
-    """Return all tokens that may be indices, in lines of any kind."""
     tokens = (token for line in block.splitlines() for token in line.split(b"#", 1)[0].split()[1:])
     heads = (token.split(b":", 1)[0] for token in tokens)
     return np.array([int(head) for head in heads if head.isdigit() and len(head) < 10 and int(head) < 2**31], np.int64)

@@ -129,7 +129,6 @@ class Npz:
 
 
 def _seekable(name: str) -> Any:
-    """Return a file that can be read from any place."""
     if not compression_of(name):
         return name
     with opened(name) as file:
@@ -137,7 +136,6 @@ def _seekable(name: str) -> Any:
 
 
 def _floats(values: np.ndarray) -> np.ndarray:
-    """Convert numbers to the smallest float, of four to eight bytes, that holds them."""
     wide = np.result_type(values.dtype, np.float32)
     return values.astype(np.float64 if wide.itemsize > 8 else wide, copy=False)
 
@@ -283,7 +281,6 @@ class Parquet:
         return faults.piece(self.name, begin, x, label, file)
 
     def _plain(self, values: Any, i: int, faults: _Faults) -> tuple[Any, np.ndarray, str]:
-        """Return a column without a dictionary, which entries are missing, and its name for messages."""
         if self._pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         null, where = values.is_null().to_numpy(zero_copy_only=False), f"column {i} ({self.keys[i]})"

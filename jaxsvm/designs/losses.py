@@ -111,7 +111,6 @@ class Evaluate:
         return product(x, jnp.asarray(lanes.w[:, :d]).T) + lanes.w[None, :, d], x
 
     def _weights(self, chunk: Chunk, lanes: Lanes) -> Float[Array, "k l"]:
-        """Return the factors of the losses of each lane, 0 for rows that it leaves out."""
         out = fold_of(chunk, self.folds)[:, None] == lanes.fold[None, :]
         return jnp.where(out, 0, chunk.weight.astype(lanes.C.dtype)[:, None] * lanes.C[None, :])
 

@@ -186,7 +186,6 @@ Basis = KernelBasis | NystroemBasis | FourierBasis
 
 
 def _in_size_class(basis: Any, coef: Any) -> tuple[Any, Any]:
-    """Pad concrete kernel bases to a size class by copies of the first point, whose coefficients are 0."""
     padable = isinstance(basis, KernelBasis) and basis.size and not isinstance(basis.x, Rows)
     if not padable or not is_concrete(basis, coef) or not may_be_padded(basis.x):
         return basis, coef

@@ -178,7 +178,6 @@ def _landmarks_among(gram: LowRankGram, allowed: Array, key: Array, rank: int) -
 
 
 def _middle(x: Any) -> Float[Array, " d"]:
-    """Return the mean of the points, dense or sparse (rows are shifted once dense)."""
     if not isinstance(x, CSR):
         return x.mean(axis=0)
     return transposed_product(x, jnp.full((x.shape[0],), 1 / x.shape[0], x.dtype))

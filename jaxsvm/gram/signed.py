@@ -70,7 +70,6 @@ class SignedGram:
 
     @property
     def _signs(self) -> Float[Array, "n *L"]:
-        """Return the labels without derivatives."""
         return lax.stop_gradient(self.y)
 
     def _signed(self, signs: Array, K: Array) -> Array:

@@ -14,6 +14,7 @@ from jaxsvm.errors import InputError, of_a_user
 from jaxsvm.kernels.parameters import floats, parameter, pytree, require_number, require_positive
 from jaxsvm.points.rows import Points
 from jaxsvm.runtime.arrays import Number, transfers
+from jaxsvm.runtime.checks import is_numeric
 
 
 class Known(TypedDict, total=False):
@@ -30,6 +31,8 @@ def _of_points(values: Callable[..., Array]) -> Callable[..., Array]:
     @functools.wraps(values)
     def checked(kernel: Any, x: Array, *z: Array, **how: Any) -> Array:
         z = (*z, how.pop("z")) if "z" in how else z
+        if not all(map(is_numeric, (x, *z))):
+            raise InputError("x or z holds no real numbers: points (n, d) are needed.")
         shapes = [jnp.shape(points) for points in (x, *z)]
         if any(len(shape) != 2 or shape[1] != shapes[0][-1] for shape in shapes):
             found = f"x has the shape {shapes[0]}" + "".join(f" and z {shape}" for shape in shapes[1:])

@@ -30,7 +30,6 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.kernels.measured import MEASURED
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.products import matmul
@@ -38,6 +37,23 @@ from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.points.rows import CSR, transposed_product
 from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device, promoting
 from jaxsvm.runtime.loops import cond, scan
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Numbers chosen by measurement, for squared distances between points in units of a kernel's width."""
+
+    cancelled_share: float = 16.0
+    """An expansion keeps its digits if `|x|^2 + |z|^2 <= cancelled_share (1 + distance)`: its error, about eps / 4 of
+    the left side, is then a few units of rounding of a kernel value near 1, or of the exponent."""
+    features_up_to_which_differences_are_fast: int = 4
+    """With so few features, differences take no longer than a matrix product."""
+    rows_up_to_which_each_is_reduced: int = 8
+    """So few rows are one reduction each, without a transposed copy of the other points."""
+
+
+MEASURED = Measured()
+
 
 NEAR = math.sqrt(MEASURED.cancelled_share / 2)
 """If all points lie within so many widths of the origin, the expansion keeps its digits in every pair."""

@@ -92,5 +92,4 @@ def _per_feature(gamma: Any, x: Points) -> Array:
 
 
 def _weights(gamma: Any, x: Array) -> Array:
-    """Return gamma as one number, or as one a feature."""
     return _per_feature(gamma, x) if jnp.ndim(gamma) else parameter(gamma, x)

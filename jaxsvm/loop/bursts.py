@@ -156,7 +156,6 @@ def begun(problem: Problem, solver: Solver, key: Array, start: Any, init: Any, p
 def _first_calls(
     problem: Problem, solver: Solver, key: Array, start: Any, provisional: bool
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the programs that every fit needs, with the shapes of their arguments."""
     progress = _begin_program(start, problem.n).shapes(problem, solver, key, start)
     yield _burst_call(problem, solver, progress, 1, solver.check_every > int(solver.max_steps))
     yield _certify_call(problem, solver, progress, Certifying(may_correct=False, provisional=provisional))
@@ -249,7 +248,6 @@ def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int 
 
 
 def _abandoned(progress: Progress) -> bool:
-    """Return whether the state was passed to a computation that was given up."""
     return any(leaf.is_deleted() for leaf in jax.tree.leaves(progress.state) if hasattr(leaf, "is_deleted"))
 
 

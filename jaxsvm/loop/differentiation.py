@@ -215,7 +215,6 @@ def _wide(problem: Differentiable) -> Any:
 
 
 def _failed(status: Array, agree: Array) -> Array:
-    """Return whether a fit has no solution, or its active sets are unknown."""
     return (status == Status.NOT_FINITE) | (status == Status.INFEASIBLE) | (status == Status.NOT_PSD) | ~agree
 
 

@@ -137,7 +137,6 @@ def one_sided(problem: Differentiable, fit: Fit, tol: ArrayLike = 1e-6) -> Bool[
 
 @in_double
 def _certificate(problem: Differentiable, values: Values) -> tuple[Certificate, Any]:
-    """Return the certificate of a solution, and whether the matrix is positive semidefinite."""
     wide = widened(problem)
     certificate = wide.certificate_of(jax.tree.map(lambda leaf: leaf.astype(wide.dtype), values), problem.dtype)
     indefinite = False if problem.gram.definite else negative_curvature(wide, everywhere=True)

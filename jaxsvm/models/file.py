@@ -160,7 +160,6 @@ def _require_keys(name: str, value: Any, needed: set[str], allowed: set[str]) ->
 
 
 def _is_count(value: Any) -> bool:
-    """Return whether a value is an integer, and no truth value."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -235,7 +234,6 @@ def require_values(header: Any, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _require_range(name: str, indices: np.ndarray, last: int) -> None:
-    """Refuse indices outside 0, ..., last."""
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) <= last:
         raise InputError(f"{name} go from {indices.min()} to {indices.max()}: from 0 to {last} is possible.")
 
@@ -327,7 +325,6 @@ def _read(archive: zipfile.ZipFile, size: int, memory: int | None) -> dict[str, 
 
 
 def _most_bytes(size: int) -> int:
-    """Return the bytes of arrays that a file of that size may unpack to."""
     return max(SIZES.bytes_held, MEASURED.bytes_per_byte_of_file * size)
 
 
@@ -367,7 +364,6 @@ def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Dec
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Read one member."""
     with archive.open(f"{name}.npy") as file:
         array = np.lib.format.read_array(file, allow_pickle=False)
         file.read(1)  # at its end the archive compares checksums
@@ -375,7 +371,6 @@ def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:
-    """Convert integers, whose range is checked, to int32, and floats to this machine's float32 or float64."""
     if array.dtype.kind in "iu":
         return array.astype(np.int32)
     return array.astype(np.float64 if array.dtype.itemsize > 4 else np.float32)

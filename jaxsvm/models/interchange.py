@@ -361,7 +361,6 @@ def _probabilities(graph: Graph, decisions: str, sigmoids: np.ndarray, k: int) -
 
 
 def _labels(classes: tuple[Any, ...]) -> np.ndarray:
-    """Convert the labels to a type that ONNX has."""
     labels = array_of(classes)
     kinds: dict[str, Any] = {"U": object, "i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}
     if labels.dtype.kind not in kinds:

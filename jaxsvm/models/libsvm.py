@@ -267,7 +267,6 @@ def machine_layout(model: Model) -> tuple[int, np.ndarray, np.ndarray, np.ndarra
 
 
 def _is_integer(label: Any) -> bool:
-    """Return whether a label is an integer, also as text."""
     try:
         return float(label).is_integer()
     except ValueError:
@@ -275,7 +274,6 @@ def _is_integer(label: Any) -> bool:
 
 
 def _whole(label: Any) -> int:
-    """Convert an integer label, or its text, to an int without a loss of digits."""
     try:
         return int(label)
     except ValueError:  # text such as 2.0
@@ -283,5 +281,4 @@ def _whole(label: Any) -> int:
 
 
 def _numbers(values: np.ndarray) -> str:
-    """Write numbers with all their digits."""
     return " ".join(repr(float(value)) for value in values)

@@ -248,7 +248,6 @@ def _in_order(model: Model, x_new: Any) -> Any:
 
 
 def _of_dense_blocks(model: Model, x_new: Any, calibrated: bool) -> Array:
-    """Compute decision values of concrete sparse points, some rows of which are made dense at a time."""
     rows = scipy_rows(x_new)
     size = max(1, gram.MEASURED.bytes_per_block // (8 * rows.shape[1]))
     blocks = (rows[start : start + size].toarray() for start in range(0, rows.shape[0], size))
@@ -335,7 +334,6 @@ def labels_of(model: Model, values: Any) -> Any:
 
 
 def _signs(values: Any) -> Any:
-    """Return -1 and +1 in the values' dtype, and NaN for NaN under tracing."""
     _require_known(values)
     return jnp.where(jnp.isnan(values), values, jnp.where(is_positive(values), 1, -1).astype(values.dtype))
 

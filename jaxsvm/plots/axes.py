@@ -36,7 +36,6 @@ def panels_of(rows: int, width: float, height: float) -> tuple[Any, Any]:
 
 
 def _png(figure: Any) -> bytes:
-    """Return the picture as a file."""
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()

@@ -110,14 +110,12 @@ def _grid_around(x: np.ndarray, border: float, dtype: Any) -> tuple[np.ndarray, 
 
 
 def _scatter(ax: Any, x: np.ndarray, labels: np.ndarray, colours: dict[Any, str]) -> None:
-    """Draw the points of each class in its colour."""
     for label, colour in colours.items():
         mine = x[np.asarray([str(other) == str(label) for other in labels.tolist()])]
         ax.scatter(*mine.T, s=16, color=colour, edgecolors="white", linewidths=0.4, label=str(label), zorder=2)
 
 
 def _ring(ax: Any, x: np.ndarray, indices: Any, colour: str, label: str | None = None) -> None:
-    """Draw rings around some of the points."""
     ringed = x[np.asarray(indices)].T
     ax.scatter(*ringed, s=52, facecolors="none", edgecolors=colour, linewidths=1, label=label, zorder=3)
 

@@ -303,5 +303,4 @@ def _one_point(gram: Gram, first: Int[Array, ""]) -> Bool[Array, " n"]:
 
 
 def _present(values: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Float[Array, " n"]:
-    """Replace the values of absent points by 0."""
     return values if mask is None else jnp.where(mask, values, 0)

@@ -20,6 +20,7 @@ from jaxsvm.problems.box import BoxProblem, box_problem, hinge_problem
 from jaxsvm.problems.certificates import constraint
 from jaxsvm.results.fit import Answer, Certificate
 from jaxsvm.runtime.arrays import filled, on_device, owned, transfers
+from jaxsvm.runtime.checks import is_numeric
 
 
 @transfers
@@ -45,8 +46,8 @@ def svr_problem(
         InputError: On concrete values that make no problem. Under tracing the fit's status is INFEASIBLE instead.
     """
     dtype, n = arguments.vector_dtype(gram), gram.n
-    if np.shape(y) != (n,):
-        raise InputError(f"y has shape {np.shape(y)}: ({n},) is needed, one target a sample.")
+    if not is_numeric(y) or np.shape(y) != (n,):
+        raise InputError(f"y has shape {np.shape(y)}, dtype {np.asarray(y).dtype}: ({n},) numbers are needed.")
     require_finite("y", y)
     if np.shape(epsilon) or (is_concrete(epsilon) and not 0 <= float(epsilon) < np.inf):  # pyright: ignore
         raise InputError(f"epsilon is {epsilon}: one finite number >= 0 is needed.")

@@ -149,7 +149,6 @@ def _by_sorting(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
 
 
 def _by_newton(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
-    """Solve by Newton's method from the right, which is monotone on a convex piecewise linear function, and exact."""
     level = _fallen(rest, w, volume, _average(rest, w, volume))
     return level, _covered(rest, w, level)
 

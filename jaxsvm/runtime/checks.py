@@ -130,10 +130,14 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array) or (not _is_ragged(value) and np.ndim(value) > 0 and not np.iscomplexobj(value))
+
+
+def _is_ragged(value: Any) -> bool:
     try:
-        return isinstance(value, jax.Array) or (np.asarray(value).ndim > 0 and not np.iscomplexobj(value))
+        return np.shape(value) is None
     except ValueError:
-        return False
+        return True
 
 
 def _is_dtype(value: Any) -> bool:
@@ -159,6 +163,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "None": (lambda value: value is None, "None"),
     "Callable": (callable, "a function"),
     "Solver": (_has("stores"), "a solver"),
+    "Gram": (_has("matvec", "diag"), "a Gram operator (`jaxsvm.gram(kernel, x)`)"),
     "Kernel": (_has("matrix"), "a kernel, such as RBF(gamma=0.5)"),
     "Fit": (_has("dual_coef", "certificate"), "a fit"),
     "DesignFit": (_has("coef", "certificate"), "a fit of a design"),
@@ -215,7 +220,7 @@ def checked(function: _F) -> _F:
             raise
         except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as raised:  # about this argument
             error, result = raised, None
-        if error is None and not isinstance(value, str) and not np.iscomplexobj(value):
+        if error is None and not isinstance(value, str) and (_is_ragged(value) or not np.iscomplexobj(value)):
             return result  # it serves all the same
         need = " or ".join(dict.fromkeys(what for _, what in known[name]))
         raise InputError(f"{name} is {_shown(value)}: {need} is needed.") from error

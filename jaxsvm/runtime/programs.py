@@ -2,7 +2,7 @@
 
 Linux grants a process 65,530 memory maps, and XLA crashes without a message when one more is refused. A compiled
 program holds about 80 of them, and JAX keeps programs for good. Host drivers therefore run inside `running()`: when the
-outermost driver ends and this library has more than `MEASURED.programs_kept` programs, all of them are cleared (the
+outermost driver ends and this library has more than `PROGRAMS_KEPT` programs, all of them are cleared (the
 user's own stay). Shapes still in use are compiled once more. Sizes are padded to a few classes, so most processes never
 get there.
 
@@ -25,7 +25,9 @@ import numpy as np
 from jax.core import ShapedArray
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.runtime.measured import MEASURED
+
+PROGRAMS_KEPT = 250
+"""Compiled programs of this library beyond which all are cleared; each holds about 80 memory maps."""
 
 QUICK = {"xla_cpu_use_fusion_emitters": False}
 """Switch off XLA's newer emitters, which compile each fused loop as a module of its own."""
@@ -65,7 +67,7 @@ def running() -> Iterator[None]:
 def _clear_if_many() -> None:
     """Clear this library's programs if there are too many; the caller holds the lock and no driver runs."""
     functions = compiled_functions()
-    if sum(function._cache_size() for function in functions) > MEASURED.programs_kept:  # noqa: SLF001 (JAX has no other name)
+    if sum(function._cache_size() for function in functions) > PROGRAMS_KEPT:  # noqa: SLF001 (JAX has no other name)
         for function in functions:
             function.clear_cache()
         _registry.shapes.clear()

@@ -201,7 +201,6 @@ def best_scale(wide: Restrictable, reference: Reference) -> Array:
 
 
 def _largest(wide: Restrictable, a: Array) -> Any:
-    """Return the largest factor that keeps a dual point feasible."""
     if not wide.bounded:
         return jnp.inf
     room = jnp.where(a > 0, wide.upper / jnp.where(a > 0, a, 1), jnp.inf).min()

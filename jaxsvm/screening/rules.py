@@ -177,7 +177,6 @@ def decided(wide: Restrictable, low: Array, high: Array, until: Any, dtype: Any)
 
 
 def _outward(bound: Array, dtype: Any, toward: float) -> Array:
-    """Return the nearest number of a narrower dtype that is still a bound."""
     narrow = bound.astype(dtype)
     beyond = jnp.nextafter(narrow, jnp.asarray(toward, dtype))
     return jnp.where(narrow.astype(bound.dtype) * jnp.sign(toward) >= bound * jnp.sign(toward), narrow, beyond)

@@ -121,7 +121,6 @@ def _line(rows: list[dict[str, Any]], key: str, title: str, colour: str, tol: fl
 
 
 def _image(title: str, ax: Any) -> str:
-    """Return a picture as an HTML image that contains its PNG file."""
     ax.set_title(title, fontsize=10)
     content = io.BytesIO()
     ax.figure.savefig(content, format="png", dpi=110)

@@ -195,7 +195,6 @@ def exact_sensitivity(
 
 
 def _places(index: ArrayLike, n: int) -> np.ndarray:
-    """Return indices of points, counted from the first one."""
     places = np.asarray(index)
     if places.ndim != 1 or places.dtype.kind not in "iu" or not ((places >= -n) & (places < n)).all():
         raise InputError(f"index is {index!r}: a list of whole numbers from {-n} to {n - 1} is needed.")

@@ -203,7 +203,6 @@ class DynamicCoreset:
         return np.asarray([self._place[identity] for identity in wanted], int)
 
     def _mark(self, slots: np.ndarray) -> None:
-        """Mark the leaves of some slots as changed."""
         self._dirty |= set((slots // self._room).tolist())
 
 

@@ -102,7 +102,6 @@ class Table:
         return column
 
     def _require_names(self, names: tuple[str, ...]) -> None:
-        """Refuse columns without a name, and names that several share."""
         twice = sorted({title for title in names if names.count(title) > 1 or title in self.dropped})
         if twice:
             advice = f"name them apart, or leave them all out (--drop {shlex.quote(twice[0])})"
@@ -143,14 +142,12 @@ class Table:
         return values[texts.codes]
 
     def _parsed(self, texts: Texts) -> np.ndarray:
-        """Return the numbers of the different texts of a column, NaN for others."""
         comma = self._decimal == ","
         wrong = [comma and "." in text for text in texts.values]
         values = [as_number(text.replace(",", ".") if comma else text) for text in texts.values]
         return np.asarray([np.nan if no or value is None else value for no, value in zip(wrong, values, strict=True)])
 
     def _comma_hint(self, found: str) -> str:
-        """Advise another decimal mark where that would make a number."""
         if self._decimal == "," and as_number(found.strip("'")) is not None:
             return ", with a decimal comma (--decimal .)"
         return "; write --decimal , for decimal commas" if has_decimal_comma(found.strip("'")) else ""
@@ -261,7 +258,6 @@ class _Lines(Delimited):
         return self.titles, [column.combine_chunks() for column in table.columns], self.notes
 
     def _refuse_lines(self, block: bytes) -> None:
-        """Raise for the first line that has other fields than the first one."""
         for number, line in enumerate(block.splitlines(), self.lines + 1):
             fields = self._fields(decoded(self.name, number, line, "a file saved as UTF-8"), number)
             if fields is not None and len(fields) != self.fields:
@@ -293,7 +289,6 @@ def _arrow(name: str, frame: Any, asked: Iterable[Any]) -> tuple[list[str], list
 
 
 def _is_text(kind: Any) -> bool:
-    """Return whether an Arrow type is text."""
     return str(kind) in ("string", "large_string", "string_view", "null")
 
 
@@ -326,7 +321,6 @@ def _cast(column: Any, decimal: str) -> np.ndarray | None:
 
 
 def _texts_of(column: Any) -> Texts:
-    """Return an Arrow column as texts, without the blanks around each."""
     compute: Any = require_package("pyarrow.compute", "reading such files")
     written = compute.if_else(column, "True", "False") if str(column.type) == "bool" else column.cast("string")
     column = compute.utf8_trim_whitespace(compute.fill_null(written, ""))

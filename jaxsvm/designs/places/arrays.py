@@ -262,7 +262,6 @@ def _flags_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Arr
 
 
 def _in_tiles(function: OfChunk, rows: Chunk) -> bool:
-    """Return whether rows are dense, or made so by the function."""
     return isinstance(rows.x, Array) or getattr(function, "makes_dense", False)
 
 
@@ -305,6 +304,5 @@ def _flags(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mes
 
 
 def _mapped(of_part: Any, mesh: Mesh, axis: str | None) -> Any:
-    """Return a function of rows and arguments that each device computes for its rows, with one result for all."""
     spread, everywhere = PartitionSpec(axis), PartitionSpec()
     return jax.shard_map(of_part, mesh=mesh, in_specs=(spread, everywhere), out_specs=everywhere, check_vma=False)

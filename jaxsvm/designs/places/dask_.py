@@ -156,7 +156,6 @@ def partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
 
 
 def _classes(labels: set[Any], n: int) -> tuple[Any, ...]:
-    """Return the labels of n rows in sorted order, or refuse them."""
     if len({isinstance(label, str) for label in labels}) > 1:
         raise InputError("data has labels that are text in some partitions and numbers in others: write all alike.")
     if not 2 <= len(labels) <= max(2, n / 3):
@@ -165,7 +164,6 @@ def _classes(labels: set[Any], n: int) -> tuple[Any, ...]:
 
 
 def _parts(part: Any) -> Any:
-    """Return a partition that is a tuple of two or three, or refuse it."""
     if not isinstance(part, tuple | list) or len(part) not in (2, 3):
         raise InputError(
             f"data has a partition that computes to {type(part).__name__}: (x, y) or (x, y, sample_weight) is needed."
@@ -199,7 +197,6 @@ def _checked(part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _described(part: tuple[np.ndarray, ...], regression: bool) -> tuple[int, int, list[Any]]:
-    """Return the number of rows and of columns of a partition, and its labels."""
     x, y, _ = part
     labels = [] if regression else list(set(y.tolist()))
     if any(map(is_nothing, labels)):
@@ -208,7 +205,6 @@ def _described(part: tuple[np.ndarray, ...], regression: bool) -> tuple[int, int
 
 
 def _chunk(part: tuple[np.ndarray, ...], first: int, classes: tuple[Any, ...] | None, regression: bool) -> Chunk:
-    """Return a partition as a chunk, filled up to one of a few sizes with rows of weight 0."""
     x, y, weight = part
     codes, _ = codes_of(y, classes, regression)
     size = size_class(len(x))

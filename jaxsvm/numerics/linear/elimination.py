@@ -194,7 +194,6 @@ def _corrected(L: Array, inverse: Array, right: Array) -> Array:
 
 
 def _padded(A: Float[Array, "q q"], b: int) -> Float[Array, "s s"]:
-    """Pad a matrix by an identity up to a multiple of b."""
     more = -len(A) % b
     if not more:
         return A

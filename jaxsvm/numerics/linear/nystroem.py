@@ -130,7 +130,6 @@ def inverse_root(inner: Float[Array, "q q"], share: Any) -> Float[Array, "q q"]:
 @inverse_root.defjvp
 @promoting()
 def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """Differentiate by the derivative of a Cholesky factor (Smith 1995)."""
     W = inverse_root(*primals)
     moved = jnp.tril(matmul(matmul(W.T, (tangents[0] + tangents[0].T) / 2), W))
     moved = plus_diagonal(moved, -diagonal(moved) / 2)

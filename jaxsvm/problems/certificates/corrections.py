@@ -151,7 +151,6 @@ def corrected(
 def _to_margins(
     problem: BoxForm, H: Float[Array, "n p"], a: Float[Array, " n"], s: Float[Array, " n"]
 ) -> Float[Array, " p"]:
-    """Return the smallest change of w that gives samples strictly inside their box the margin q."""
     shift = 0 if problem.c is None else problem.best_bias(s) * problem.c
     wanted = problem.q - s - shift
     inside = (a > 0) & (a < problem.upper)

@@ -69,7 +69,6 @@ class Run:
 
     @property
     def _hessian_of_all(self) -> bool:
-        """Return whether the Hessian contains every row of the join."""
         most = max(ROWS_OF_A_HESSIAN, MEASURED.hessian_rows_per_coefficient * self.join.d)
         return isinstance(self.engine, RowsEngine) and len(self.engine.tree.weight[0]) <= most
 

@@ -183,14 +183,12 @@ def _beyond(histogram: np.ndarray, bins: int, threshold: Threshold, wanted: int)
 
 
 def _split(s: np.ndarray, live: np.ndarray, low: float, h: float) -> Split:
-    """Split each score between the grid points around it."""
     place = np.where(live, (s - low) / h, 0)
     bins = np.floor(place)
     return Split(bins.astype(np.int64), place - bins, int(bins.max()) + 2)
 
 
 def _width_of_sum(histograms: list[np.ndarray]) -> int:
-    """Return the number of bins of a sum of independent parts."""
     return 1 + sum(part.shape[1] - 1 for part in histograms)
 
 
@@ -215,7 +213,6 @@ def _sums(histograms: list[np.ndarray], keys: list[np.ndarray]) -> tuple[np.ndar
 
 
 def _by_bin(b: np.ndarray, key: np.ndarray, width: int) -> Iterator[np.ndarray]:
-    """Yield entries of one bin at a time, sorted by key, with at most 2^21 bins of histograms."""
     order = np.argsort(b * (int(key.max(initial=0)) + 1) + key)
     most = max((1 << 21) // width, 1)
     for part in np.split(order, np.flatnonzero(np.diff(b[order])) + 1):

@@ -83,7 +83,6 @@ class Plan(NamedTuple):
 
 
 def _message(i: int, j: int) -> str:
-    """Return the name of the sketches that node i of the tree passes to its neighbour j."""
     return f"{i}>{j}"
 
 
@@ -131,7 +130,6 @@ class SketchEngine(Engine):
         return self.plans[both]
 
     def _grid(self, name: str, both: bool) -> Grid:
-        """Return the cells of a sketch."""
         size = self.sizes[name]
         if name in self.free:
             return Grid(*[np.arange(1.0, size + 1)] * 2)
@@ -187,7 +185,6 @@ class SketchEngine(Engine):
         return max(lost[a] + lost[b] for a, b in self.through)
 
     def _live(self, i: int, sign: int) -> np.ndarray:
-        """Return the rows of a node that count for a label."""
         tree = self.tree
         return np.flatnonzero(tree.masks()[sign]) if i == tree.label else np.arange(len(tree.weight[i]))
 

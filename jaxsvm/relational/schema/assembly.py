@@ -126,7 +126,6 @@ def _merged(columns: list[np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _edge(codes: Any, rows: Any, i: int, j: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the ids of the keys that two tables share, for the rows of each, and their number."""
     common = sorted(codes[i].keys() & codes[j].keys())
     if not common:
         return np.zeros(len(rows[i]), np.int64), np.zeros(len(rows[j]), np.int64), 1

@@ -120,7 +120,6 @@ def comparable(columns: Sequence[Column], names: Sequence[str]) -> list[np.ndarr
 
 
 def _multiplied(values: np.ndarray, factor: int) -> np.ndarray:
-    """Multiply integers exactly."""
     if factor == 1 or not len(values):
         return values
     if values.dtype != object and _within(values, (2**63 - 1) // factor):

@@ -59,7 +59,6 @@ def queries(plan: Plan) -> list[str]:
 
 
 def _semijoin(table: str, others: list[tuple[str, list[str]]]) -> str:
-    """Select the rows of a table that have a partner in each of the others, which are given with the shared keys."""
     tests = []
     for other, keys in others:
         equal = " AND ".join(f"b.{key} = a.{key}" for key in keys) or "TRUE"

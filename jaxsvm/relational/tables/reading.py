@@ -284,7 +284,6 @@ KINDS = [
 
 
 def _kind_of(value_type: type) -> str:
-    """Return the kind of a Python type."""
     return next((kind for types, kind in KINDS if issubclass(value_type, types)), "other")
 
 
@@ -317,7 +316,6 @@ def _times(values: Any) -> tuple[list[int], int]:
 
 
 def _texts(values: Any) -> tuple[list[str], int]:
-    """Write values as text."""
     return [str(value) for value in values], 0
 
 

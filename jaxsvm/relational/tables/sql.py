@@ -134,7 +134,6 @@ def _level_scores(levels: Column, coef: np.ndarray, part: Column, where: str) ->
 
 
 def _tests(value: str, levels: Column) -> list[str]:
-    """Write for each level the condition that a column has it."""
     cast = {"text": "VARCHAR", "uuid": "VARCHAR", "float": DOUBLE}.get(levels.kind)
     tests = []
     for level, gone in zip(python_values(levels).tolist(), levels.missing, strict=True):

@@ -291,7 +291,6 @@ def _of_no_w(problem: SlackProblem, solved: End) -> Float[Array, " n"]:
 
 
 def _reached(problem: SlackProblem, w: Float[Array, " n"], p: Float[Array, " n"]) -> Reached:
-    """Compute both rows by a single product, and the bound by p."""
     w_row, row = problem.matvec(jnp.stack([w, p]))
     return Reached(w, w_row, p, row, _bound(problem, p, problem.length_of(p, row)))
 

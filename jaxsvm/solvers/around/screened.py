@@ -181,5 +181,4 @@ class State(NamedTuple):
 
 
 def _without(problem: Restrictable, inactive: Array) -> Restrictable:
-    """Return the problem of all n places in which some samples have an upper bound, or a weight, of 0."""
     return dataclasses.replace(problem, weight=jnp.where(inactive, 0, problem.weights))

@@ -31,7 +31,6 @@ _inner: Any = _Inner
 
 
 def _forwarded(name: str) -> Any:
-    """Make a method that calls the inner solver's with the same arguments."""
 
     @functools.wraps(getattr(Solver, name))
     def method(self: "Wrapper[Any]", *arguments: Any) -> Any:
@@ -41,7 +40,6 @@ def _forwarded(name: str) -> Any:
 
 
 def _passed(name: str) -> Any:
-    """Make a method that calls the inner solver's with the inner problem and state."""
 
     @functools.wraps(getattr(Solver, name))
     def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:
@@ -51,7 +49,6 @@ def _passed(name: str) -> Any:
 
 
 def _moving(name: str) -> Any:
-    """Make a method that replaces the inner state by what the inner solver's method returns."""
 
     @functools.wraps(getattr(Solver, name))
     def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:

@@ -277,7 +277,6 @@ def _present(problem: BoxForm, v: Array) -> Array:
 
 
 def _towards(product: Array, centre: Array) -> Array:
-    """Return the change that brings a product within a factor of 10 of its target, or 10 targets nearer from above."""
     return jnp.maximum(jnp.clip(product, 0.1 * centre, 10 * centre) - product, -10 * centre)
 
 
@@ -286,7 +285,6 @@ def _moved(x: Iterate, d: Iterate, step: Array) -> Iterate:
 
 
 def _reach(present: Array, x: Iterate, d: Iterate) -> Array:
-    """Return the longest step, at most 1, that keeps a, t, z and w nonnegative."""
     values, changes = jnp.stack(x[:4]), jnp.stack(d[:4])
     falls = present[None, :] & (changes < 0)
     return jnp.minimum(1, jnp.where(falls, -values / jnp.where(falls, changes, -1), jnp.inf).min())

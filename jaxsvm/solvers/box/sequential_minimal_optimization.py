@@ -201,7 +201,6 @@ def _pair_step(problem: BoxForm, state: State) -> State:
 
 
 def _single_gains(problem: BoxForm, a: Array, s: Array) -> tuple[Array, Array]:
-    """Return the best step of each variable alone, and its gain."""
     rest, D = problem.q - s, problem.diagonal
     delta = jnp.clip(a + rest / jnp.maximum(D, MEASURED.curvature_floor), 0, problem.upper) - a
     return delta, delta * (rest - D * delta / 2)
