@@ -20,8 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.coresets.construction.coreset import Plan, choose, draw, propose
-from jaxsvm.coresets.construction.recombination import recombine
+from jaxsvm.coresets.construction.coreset import Plan, choose, draw, propose, recombine
 from jaxsvm.coresets.construction.sampling import independent
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import solve

@@ -9,10 +9,9 @@ import pytest
 
 from jaxsvm import coresets
 from jaxsvm.coresets.construction.calibration import calibrated
-from jaxsvm.coresets.construction.coreset import _construct
+from jaxsvm.coresets.construction.coreset import _construct, recombined
 from jaxsvm.coresets.construction.partition import cells, draw, partition
 from jaxsvm.coresets.construction.queries import hinges, objectives
-from jaxsvm.coresets.construction.recombination import recombined
 from jaxsvm.coresets.construction.sampling import inclusion, independent, systematic
 from jaxsvm.coresets.construction.sensitivity import gammas
 from jaxsvm.coresets.pilot import solve

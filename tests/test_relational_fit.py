@@ -9,7 +9,7 @@ import jaxsvm
 from jaxsvm import relational
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.hinge_program import simplex_maximum
-from jaxsvm.relational.gradient.weighted_squares import JoinedSquares
+from jaxsvm.relational.descent.run import JoinedSquares
 from jaxsvm.relational.schema.join import prepared
 
 
@@ -214,7 +214,7 @@ def test_a_fit_that_is_stopped_early_is_no_worse_than_nothing(loss, engine):
 
 @pytest.mark.parametrize("largest", [1000, 0])
 def test_systems_of_counts_are_those_of_the_materialised_rows(monkeypatch, largest):
-    monkeypatch.setattr("jaxsvm.relational.gradient.weighted_squares.LARGEST_SYSTEM", largest)
+    monkeypatch.setattr("jaxsvm.relational.descent.run.LARGEST_SYSTEM", largest)
     join = prepared(join_of(HUB, n=12), "max", True)
     x, _, rows = join.materialise()
     squares, rng = JoinedSquares(join.blocks, rows), np.random.default_rng(0)
