@@ -12,7 +12,7 @@ Points are drawn by bounds on their sensitivities and weighted by the inverse of
     "mixture"      the same draw, with weights calibrated to known totals of all the points (`calibration.py`): a small
                    part of the error, a bias of the order 1 / m.
     "recombination"  no draw, and no coreset in the sense above: points with exactly the totals of all
-                   (`recombination.py`). Training on them gives the pilot; no epsilon is known for other queries.
+                   (`_recombined`). Training on them gives the pilot; no epsilon is known for other queries.
 
 A coreset of so few points that they are separable says little about the points that were not drawn, and a machine
 trained on hard points fails on easy ones. With fewer than 10 points per feature "mixture" therefore draws by q and by
