@@ -274,7 +274,6 @@ def _run_in_place(
 
 
 def _certify_in_place_of(problem: Problem, solver: Solver, rest: Progress, state: Any, how: Certifying) -> Progress:
-    """Call `certify` with the state donated."""
     return certify(problem, solver, rest._replace(state=state), how)
 
 
@@ -305,7 +304,6 @@ def _burst_call(problem: Problem, solver: Solver, progress: Progress, chunks: An
 
 
 def _certify_call(problem: Problem, solver: Solver, progress: Progress, how: Certifying) -> tuple[Any, ...]:
-    """Return the program of a certificate and its arguments; a large state is donated."""
     if not solver.traits.large_state:
         return (_certify, problem, solver, progress, how)
     return (_certify_in_place, problem, solver, progress._replace(state=None), progress.state, how)

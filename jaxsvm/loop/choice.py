@@ -10,13 +10,12 @@ import dataclasses
 import math
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jaxsvm.errors import InputError
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.loop.prepare import ready
 from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -24,7 +23,7 @@ from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.box.barrier_systems import affordable, few_features
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
-from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.contract import Solver, with_max_steps
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
 from jaxsvm.solvers.simplex.newton.reproduced import FeatureNewton, features
@@ -61,15 +60,16 @@ def first_choice(problem: Problem, tol: Any) -> Solver:
     raise _unknown(problem)
 
 
-def with_features(problem: Problem, solver: Solver, key: Array, until: Any) -> tuple[Problem, Solver]:
-    """Return a squared hinge of a large C padded, with Newton in its features if it has some; others as they are."""
+def before_features(problem: Problem, solver: Solver) -> Solver:
+    """Return the solver of a squared hinge at a large C with a few steps only: then its kernel's features are tried."""
     gram = problem.gram
     fits = problem.kind == "squared hinge" and not problem.free_bias and gram.design is None and gram.spread is None
-    if not (fits and _storable(problem) and _curvature(cast(Restrictable, problem)) > MEASURED.curvature_of_features):
-        return problem, solver
-    svm = cast(SquaredHingeProblem, ready(problem, solver, until))
-    Z = features(svm, float(np.asarray(svm.C) * np.asarray(svm.weights).max()), key)
-    return svm, solver if Z is None else FeatureNewton(Z, solver.tol)
+    large = fits and _storable(problem) and _curvature(cast(Restrictable, problem)) > MEASURED.curvature_of_features
+    return with_max_steps(solver, _few_steps(solver)) if large else solver
+
+
+def _few_steps(solver: Solver) -> int:
+    return MEASURED.chunks_before_features * solver.check_every
 
 
 def traced_choice(problem: Problem, tol: Any) -> Solver:
@@ -143,7 +143,11 @@ def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, end
         other = second_choice(hinge, solver.solver, state.inner, excess, ended)
         return None if other is None else dataclasses.replace(solver, solver=other)
     if isinstance(solver, FeatureNewton):
-        return first_choice(problem, solver.tol) if ended or bool(state.slow) else None
+        return first_choice(problem, solver.tol) if ended else None
+    if ended and problem.kind == "squared hinge" and int(solver.max_steps) == _few_steps(solver):
+        svm = cast(SquaredHingeProblem, problem)
+        Z = features(svm, float(np.asarray(svm.C) * np.asarray(svm.weights).max()), jax.random.key(0))
+        return FeatureNewton(Z, solver.tol) if Z is not None else with_max_steps(solver, type(solver).max_steps)
     if not isinstance(solver, WorkingSet):
         return None
     problem, steps = cast(Restrictable, problem), int(state.counters.steps)
@@ -203,7 +207,9 @@ def _rows_to_keep(problem: Problem) -> int:
 
 def takes_state(solver: Solver, other: Solver) -> bool:
     """Return whether the next solver takes over the state: larger sets do, which keep rows and sums."""
-    return isinstance(solver, WorkingSet) and isinstance(other, WorkingSet) and solver.store == other.store
+    if not (isinstance(solver, WorkingSet) and isinstance(other, WorkingSet)):
+        return False
+    return solver.store == other.store and solver.size < other.size
 
 
 def width(problem: Restrictable, state: Any) -> float:
@@ -223,5 +229,4 @@ def _unknown(problem: Problem) -> InputError:
 
 
 def _storable(problem: Problem) -> bool:
-    """Return whether all kernel values are stored or may be."""
     return problem.gram.stored or problem.gram.may_store

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.loop.bursts import begun, is_far, run
-from jaxsvm.loop.choice import first_choice, second_choice, takes_state, traced_choice, with_features
+from jaxsvm.loop.choice import before_features, first_choice, second_choice, takes_state, traced_choice
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.interruption import Interruption, Session, answering, watching
 from jaxsvm.loop.measured import MEASURED
@@ -227,9 +227,7 @@ def drive(
 
     with watching(stop) as stop:
         session = Session(stop, deadline, None if callback is None else shown)
-        if options.may_change:
-            problem, solver = with_features(problem, solver, key, session.over)
-        turn = Turn(solver, key, init)
+        turn = Turn(before_features(problem, solver) if options.may_change else solver, key, init)
         while True:
             solver, problem = turn.solver, ready(problem, turn.solver, session.over)
             start = start_of(turn.init, problem, solver, n) if turn.state is None else turn.state

@@ -29,6 +29,8 @@ class Measured:
     values are faster if more than that share of the samples lies inside the margin."""
     curvature_of_features: float = 300.0
     """Kernel diagonal over the ridge from which a squared hinge looks for features that reproduce its kernel."""
+    chunks_before_features: int = 8
+    """Chunks of steps before it does."""
     sets_before_a_width: int = 5
     """Working sets before which the share of samples inside the margin says little."""
     passes_before_storing: float = 3.0

@@ -123,5 +123,4 @@ def with_steps_alone(fit: Fit, progress: Progress) -> Fit:
 
 
 def _on_host(values: Any) -> Any:
-    """Convert concrete values to NumPy: JAX compiles single operations one by one."""
     return jax.tree.map(np.asarray, values) if is_concrete(values) else values
