@@ -118,7 +118,6 @@ class KernelEstimator(JaxsvmEstimator):
         return values, X
 
     def _keep_support(self, X: Any, support: np.ndarray) -> None:
-        """Store the support in the order of the coefficients."""
         self.support_ = support.astype(np.int32)
         if self.kernel == "precomputed" or self._takes_anything:
             self.support_vectors_ = np.empty((0, 0))

@@ -338,7 +338,6 @@ class Progress:
         return solved
 
     def _at(self, fit: Fit) -> None:
-        """Note how far a long solve is."""
         with self._lock:
             self._print(fit.certificate.relative_gap, int(fit.steps))
 

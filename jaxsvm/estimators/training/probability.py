@@ -13,6 +13,7 @@ from sklearn import svm
 from sklearn.calibration import _SigmoidCalibration
 
 from jaxsvm.errors import warn
+from jaxsvm.estimators.training.machines import one_thread
 from jaxsvm.loop.interruption import until_halt
 
 _theirs = inspect.signature(svm.SVC).parameters.get("probability")
@@ -93,7 +94,8 @@ def sigmoids(
         if not mine.any():
             result.append(Sigmoid(0.0, 0.0))
             continue
-        fitted = _SigmoidCalibration().fit(decisions[mine], positive[mine].astype(float), weight[mine])
+        with one_thread():
+            fitted = _SigmoidCalibration().fit(decisions[mine], positive[mine].astype(float), weight[mine])
         result.append(Sigmoid(float(fitted.a_), float(fitted.b_)))
     return result
 
