@@ -13,17 +13,13 @@ from sklearn.utils.validation import _num_samples
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import KernelEstimator
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.regression import SVR, both_sides, first_at_bounds
+from jaxsvm.estimators.regression import MOST_VARIABLES, SVR, both_sides, first_at_bounds
 from jaxsvm.estimators.training.kernel_values import Samples
 from jaxsvm.estimators.training.machines import Machine, Progress, undecided
 from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
 from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma, Seed, sample_weights
 from jaxsvm.loop.interruption import until_halt
 from jaxsvm.loop.many import BoxData, Solved, constant_solution, padded_size, solve_box
-from jaxsvm.numerics.sizes import LARGEST_PADDED
-
-MOST_VARIABLES = 2 * LARGEST_PADDED
-"""Largest number of dual variables whose kernel values are stored: 2 GiB in float64."""
 
 
 def _require_storable(n: int, most: int, instead: str) -> None:

@@ -35,6 +35,8 @@ from jaxsvm.problems.machines import one_class_problem, svr_problem, tube
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
 
+MOST_VARIABLES = 2 * LARGEST_PADDED
+"""Largest number of dual variables whose kernel values are stored: 2 GiB in float64."""
 ZERO_OBJECTIVE = (
     "The objective is 0: the points have the origin in their midst in feature space, no plane keeps them apart from "
     "it, and decision values are rounding. Take a kernel of positive values (rbf), or points that are not centred."
