@@ -224,10 +224,10 @@ def test_landmarks_come_from_the_training_part(kernel, sparse):
         [1.0],
         [(train, test)],
         score="squared_hinge",
-        tol=1e-8,
+        tol=1e-12,
     )
     alone = jaxsvm.svm_problem(jaxsvm.gram(kernel, form(x[train]), rank=6), y[train], 1.0)
-    values = jaxsvm.decision_function(jaxsvm.fit(alone, jaxsvm.FrankWolfe(tol=1e-8)), alone, form(x[test]))
+    values = jaxsvm.decision_function(jaxsvm.fit(alone, jaxsvm.FrankWolfe(tol=1e-12)), alone, form(x[test]))
     want = -np.mean(np.maximum(0, 1 - y[test] * np.asarray(values)) ** 2)
     np.testing.assert_allclose(found.scores[0, 0], want, rtol=1e-5)
 

@@ -45,6 +45,7 @@ from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Answer, Counters, Fit, better_of
+from jaxsvm.results.judge import in_dtype
 from jaxsvm.results.status import Status, advice
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_seconds
@@ -265,7 +266,8 @@ def _of_nothing(problem: Problem) -> Answer:
 
     def certified(problem: Problem, zero: Array) -> Answer:
         wide = widened(problem)
-        return wide.certified(zero.astype(wide.dtype), zero.astype(wide.dtype), problem.dtype)
+        zero = zero.astype(wide.dtype)
+        return in_dtype(wide.certified(zero, zero, problem.dtype), problem.dtype)
 
     return in_double(certified)(problem, jnp.zeros((problem.n,), problem.dtype))
 

@@ -107,7 +107,7 @@ class WorkingSet(Solver[Restrictable]):
 
     def begun(self, problem: Restrictable, parts: dict[str, Any]) -> "State":
         """Return a state with an empty set at a known point: its `a`, `s` and `exact`."""
-        q = min(self.size if problem.bounded else self.size - 2, problem.n)
+        q = self._places(problem)
         return State(
             **{**parts, "R": problem.objective(parts["a"], parts["s"])},
             members=jnp.full((q,), problem.n, jnp.int32),
@@ -118,12 +118,15 @@ class WorkingSet(Solver[Restrictable]):
             counters=Counters.zero(),
         )
 
+    def _places(self, problem: Restrictable) -> int:
+        return min(self.size if problem.bounded else self.size - 2, problem.n)  # two places scale the classes
+
     def _capacity(self, problem: Restrictable) -> int:
         return min(self.size if self.cache is None else self.cache, problem.n)
 
     def _enlarged(self, problem: Restrictable, state: "State") -> "State":
         """Return the state of a smaller set with more places; the ages of its members are forgotten."""
-        n, more = problem.n, min(self.size, problem.n) - len(state.members)
+        n, more = problem.n, self._places(problem) - len(state.members)
         return state._replace(
             members=jnp.pad(state.members, (0, more), constant_values=n),
             entered=jnp.pad(jnp.minimum(state.entered, 0), (0, more), constant_values=-1),
