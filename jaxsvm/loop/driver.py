@@ -266,8 +266,7 @@ def _of_nothing(problem: Problem) -> Answer:
 
     def certified(problem: Problem, zero: Array) -> Answer:
         wide = widened(problem)
-        zero = zero.astype(wide.dtype)
-        return in_dtype(wide.certified(zero, zero, problem.dtype), problem.dtype)
+        return in_dtype(wide.certified(zero.astype(wide.dtype), zero.astype(wide.dtype), problem.dtype), problem.dtype)
 
     return in_double(certified)(problem, jnp.zeros((problem.n,), problem.dtype))
 
