@@ -10,7 +10,7 @@ import pytest
 
 import jaxsvm
 from jaxsvm import FrankWolfe, Status
-from jaxsvm.kernels import RBF, Polynomial
+from jaxsvm.kernels import RBF, Linear, Polynomial
 
 N = 60
 
@@ -50,6 +50,39 @@ def test_pieces_take_as_many_steps_as_one_run(piece, end):
             break
     assert fit.status.name == "CONVERGED"
     assert steps <= int(whole.steps) + 2 * max(piece, SOLVER.check_every)
+
+
+@pytest.mark.parametrize("burst", [1, 1000])
+def test_steps_say_when_a_finisher_comes(burst, monkeypatch):
+    """Not the seconds of a burst: a fit is the same on a slow machine, and with a callback."""
+    seen = jaxsvm.fit(hard(), SOLVER, callback=lambda fit: None)
+    assert len(seen.solvers) == 2
+    monkeypatch.setattr("jaxsvm.loop.bursts.next_burst", lambda *_: burst)
+    fit = jaxsvm.fit(hard(), dataclasses.replace(SOLVER, refresh_every=4000))
+    assert int(fit.steps) == int(seen.steps)
+    np.testing.assert_array_equal(fit.alpha, seen.alpha)
+
+
+def test_a_finisher_that_the_cap_would_cut_is_not_begun():
+    """It would prove nothing, in this piece or in any other, and the steps that earned it would be forgotten."""
+    whole, after = jaxsvm.fit(hard(), SOLVER), SOLVER.finisher(hard()).after
+    first = jaxsvm.fit(hard(), dataclasses.replace(SOLVER, max_steps=after + 5))
+    assert (first.solvers, int(first.counters.alone)) == (("FrankWolfe",), after + 5)
+    second = jaxsvm.fit(hard(), dataclasses.replace(SOLVER, max_steps=after + 5), init=first)
+    assert second.status.name == "CONVERGED"
+    assert int(first.steps) + int(second.steps) <= int(whole.steps) + SOLVER.check_every
+
+
+def test_the_cap_holds_for_a_search_that_goes_on_with_another_solver():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 3))
+    y = np.where(x[:, 0] + 0.8 * rng.normal(size=N) > 0, 1.0, -1.0)
+    problem = jaxsvm.slack_problem(jaxsvm.gram(Linear(), x), y, 0.3)
+    solver = jaxsvm.EquivalentHinge(jaxsvm.SMO(), tol=1e-14)
+    after = solver.finisher(problem).after
+    fit = jaxsvm.fit(problem, dataclasses.replace(solver, max_steps=after + 3))
+    assert (fit.status.name, int(fit.steps)) == ("MAX_STEPS", after + 3)
+    assert "InteriorPoint" in fit.solvers
 
 
 def test_pieces_under_tracing():

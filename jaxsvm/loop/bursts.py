@@ -49,6 +49,7 @@ def run(
     session: Session,
     successor: Callable[[Progress], Any],
     provisional: bool,
+    due: int = NEVER,
     awaited: int = 0,
 ) -> tuple[Progress, Any]:
     """Run bursts of steps until the fit ends, must stop, or has a successor.
@@ -60,7 +61,8 @@ def run(
         session: What may end it.
         successor: Called with the progress between bursts; what it returns continues the fit, unless it is None.
         provisional: Whether certificates stay in the data's precision (`Certifying`).
-        awaited: Steps after which another solver is to finish the fit: before it is not hopeless.
+        due: Steps after which a finisher is to go on: bursts end there, so that seconds do not decide when it does.
+        awaited: Steps before which it is not hopeless, since a finisher is to come.
 
     Returns:
         The progress and its successor. The status is RUNNING only if there is a successor.
@@ -72,9 +74,10 @@ def run(
         try:
             before, steps = time.monotonic(), int(steps_taken(progress))
             at_cap = steps + solver.check_every > int(solver.max_steps)
+            chunks = min(chunks, -(-(due - steps) // solver.check_every)) if steps < due else chunks
             burst, *arguments = _burst_call(problem, solver, progress, chunks, at_cap)
-            progress, due = burst(*arguments)
-            certifies, certifiable, session.stop.begun = bool(due), True, True
+            progress, certifies = burst(*arguments)
+            certifies, certifiable, session.stop.begun = bool(certifies), True, True
             if certifies:
                 progress = proved_by_sums(problem, solver, progress)  # in case of a stop during the product
                 progress = _certified(problem, solver, progress, provisional, session.over)

@@ -52,7 +52,7 @@ from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.runtime.programs import Program
-from jaxsvm.solvers.contract import HandOver, Solver, with_max_steps
+from jaxsvm.solvers.contract import NEVER, HandOver, Solver, with_max_steps
 from jaxsvm.solvers.start import Origin, given_start
 from jaxsvm.solvers.validation import require_usable
 
@@ -233,10 +233,11 @@ def drive(
             solver, problem = turn.solver, ready(problem, turn.solver, session.over)
             start = start_of(turn.init, problem, solver, n) if turn.state is None else turn.state
             progress = begun(problem, solver, turn.key, start, turn.init, options.provisional)
-            finisher = None if turn.returns else solver.finisher(problem)
-            awaited = 0 if finisher is None else 2 * finisher.after
+            finisher = solver.finisher(problem)
+            due = NEVER if finisher is None else finisher.after * 2**turn.returns - int(progress.earlier)
+            awaited = 0 if finisher is None or turn.returns else 2 * finisher.after
             following = partial(_following, problem, turn, may_change=options.may_change)
-            progress, following = run(problem, solver, progress, session, following, options.provisional, awaited)
+            progress, following = run(problem, solver, progress, session, following, options.provisional, due, awaited)
             result = finish(solver, progress)
             result = trimmed(result if options.provisional else with_steps_alone(result, progress), n)
             best = result if best is None else better_of(best, result)
@@ -305,7 +306,11 @@ def _following(problem: Problem, turn: Turn, progress: Progress, *, may_change: 
     if status == Status.RUNNING:
         steps = (int(steps_taken(progress)) + int(progress.earlier)) / 2**turn.returns
         handed = solver.hands_over(problem, progress.state, steps)
-        if handed is not None:
+        most, remaining = handed and int(handed.solver.max_steps), int(solver.max_steps) - int(steps_taken(progress))
+        if handed is not None and handed.back is None:
+            return handed._replace(solver=with_max_steps(handed.solver, min(most, remaining)))
+        # A finisher that the cap would cut short proves nothing: a fit in pieces would start it again and again.
+        if handed is not None and most <= remaining:
             return handed
     if may_change and status in (Status.RUNNING, Status.STALLED, Status.MAX_STEPS):  # a cap of `first_choice`'s own
         other = second_choice(problem, solver, progress.state, progress.excess, status != Status.RUNNING)
@@ -319,12 +324,12 @@ def _handed_over(
     """Return the next solver's turn, and the counters of the fit of undecided samples before it, if there is one."""
     solver, inside = following.solver, []
     init = np.atleast_2d(turn.solver.dual_point(problem, progress.state)[0])[-1]
-    if following.undecided is not None:
-        part = _solve_undecided(cast(Restrictable, problem), turn.solver, turn.key, init, following.undecided, stop)
-        init, inside = np.asarray(part.alpha), [part.counters]
     remaining = max(int(turn.solver.max_steps) - int(steps_taken(progress)), 0)
-    if following.back is not None:
-        solver = with_max_steps(solver, min(remaining, int(solver.max_steps)))
+    if following.undecided is not None:
+        capped = with_max_steps(turn.solver, remaining)
+        part = _solve_undecided(cast(Restrictable, problem), capped, turn.key, init, following.undecided, stop)
+        init, inside = np.asarray(part.alpha), [part.counters]
+        solver = with_max_steps(solver, max(remaining - int(part.counters.steps), 0))
     key = jax.random.fold_in(turn.key, 1) if following.draws_anew else turn.key
     state = progress.state if following.takes_state else None
     return Turn(solver, key, init[:n], state, following.back, remaining, turn.returns), inside

@@ -19,7 +19,7 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import checked, require_whole
 from jaxsvm.runtime.loops import cond, while_loop
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
-from jaxsvm.solvers.contract import NEVER, HandOver, Solver, Traits, with_max_steps
+from jaxsvm.solvers.contract import NEVER, HandOver, Solver, Traits
 from jaxsvm.solvers.simplex.simplex_solver import simplex_point
 from jaxsvm.solvers.start import StartLike
 
@@ -179,11 +179,10 @@ class Sampled(HoldingWrapper[SimplexForm]):
         return every(state.inner.alpha[:size] > 0) if size < problem.n else jnp.asarray(False)
 
     def hands_over(self, problem: SimplexForm, state: "SampledState", steps: float) -> HandOver | None:
-        """Return this solver with a larger buffer if it is full, and the remaining steps."""
+        """Return this solver with a larger buffer if it is full."""
         if self.capacity is not None or not bool(state.was_full):
             return None
-        inner = with_max_steps(self.solver, max(int(self.solver.max_steps) - int(state.counters.steps), 0))
-        return HandOver(dataclasses.replace(self, solver=inner, places=4 * self.places), draws_anew=True)
+        return HandOver(dataclasses.replace(self, places=4 * self.places), draws_anew=True)
 
     def _size(self, problem: SimplexForm) -> int:
         return min(problem.n, self.places if self.capacity is None else self.capacity)
