@@ -62,7 +62,7 @@ def run(
         successor: Called with the progress between bursts; what it returns continues the fit, unless it is None.
         provisional: Whether certificates stay in the data's precision (`Certifying`).
         due: Steps after which a finisher is to go on: bursts end there, so that seconds do not decide when it does.
-        awaited: Steps before which it is not hopeless, since a finisher is to come.
+        awaited: Steps before which a fit that awaits its finisher is not hopeless.
 
     Returns:
         The progress and its successor. The status is RUNNING only if there is a successor.
@@ -139,13 +139,7 @@ def is_far(gap: float, solver: Solver) -> bool:
 def begun(problem: Problem, solver: Solver, key: Array, start: Any, init: Any, provisional: bool) -> Progress:
     """Return the progress at the start; every program that a fit needs is compiled by then.
 
-    Args:
-        problem: A prepared problem.
-        solver: A solver's configuration.
-        key: A random key.
-        start: Where to start, as the solver takes it (`start_of`).
-        init: Where the caller starts: of an unfinished fit, earlier steps count toward the next polish.
-        provisional: Whether certificates stay in the data's precision (`Certifying`).
+    The solver starts at `start` (`start_of`). If `init` is an unfinished fit, its steps count toward a finisher.
     """
     start = Origin.of(problem) if start is None and solver.traits.knows_origin else start
     given = (problem, solver, key, start)

@@ -306,12 +306,10 @@ def _following(problem: Problem, turn: Turn, progress: Progress, *, may_change: 
     if status == Status.RUNNING:
         steps = (int(steps_taken(progress)) + int(progress.earlier)) / 2**turn.returns
         handed = solver.hands_over(problem, progress.state, steps)
-        most, remaining = handed and int(handed.solver.max_steps), int(solver.max_steps) - int(steps_taken(progress))
-        if handed is not None and handed.back is None:
-            return handed._replace(solver=with_max_steps(handed.solver, min(most, remaining)))
-        # A finisher that the cap would cut short proves nothing: a fit in pieces would start it again and again.
-        if handed is not None and most <= remaining:
-            return handed
+        left = int(solver.max_steps) - int(steps_taken(progress))
+        # A finisher that the cap cuts short proves nothing, and fits in pieces would begin it again and again.
+        if handed is not None and (handed.back is None or int(handed.solver.max_steps) <= left):
+            return handed._replace(solver=with_max_steps(handed.solver, min(int(handed.solver.max_steps), left)))
     if may_change and status in (Status.RUNNING, Status.STALLED, Status.MAX_STEPS):  # a cap of `first_choice`'s own
         other = second_choice(problem, solver, progress.state, progress.excess, status != Status.RUNNING)
         return None if other is None else HandOver(other, takes_state=takes_state(solver, other))
@@ -326,8 +324,8 @@ def _handed_over(
     init = np.atleast_2d(turn.solver.dual_point(problem, progress.state)[0])[-1]
     remaining = max(int(turn.solver.max_steps) - int(steps_taken(progress)), 0)
     if following.undecided is not None:
-        capped = with_max_steps(turn.solver, remaining)
-        part = _solve_undecided(cast(Restrictable, problem), capped, turn.key, init, following.undecided, stop)
+        inner = with_max_steps(turn.solver, remaining)
+        part = _solve_undecided(cast(Restrictable, problem), inner, turn.key, init, following.undecided, stop)
         init, inside = np.asarray(part.alpha), [part.counters]
         solver = with_max_steps(solver, max(remaining - int(part.counters.steps), 0))
     key = jax.random.fold_in(turn.key, 1) if following.draws_anew else turn.key

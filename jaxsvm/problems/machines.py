@@ -144,8 +144,8 @@ class NuProblem(BoxProblem):
         """Return the problem without nu that a point solves, the point and its products there, and its C or epsilon."""
         g, first = s - self.q, self.groups
         level = _level(g, a, self.upper, first) + _level(g, a, self.upper, ~first)
-        tiny = jnp.asarray(jnp.finfo(s.dtype).tiny, s.dtype)
-        r = jnp.ones_like(level) if self.tube else jnp.maximum(level / 2, tiny)
+        least = jnp.finfo(s.dtype).eps * self.diagonal.max() * a.sum() + jnp.finfo(s.dtype).tiny  # of a margin's terms
+        r = jnp.ones_like(level) if self.tube else jnp.maximum(level / 2, least.astype(s.dtype))
         epsilon = jnp.maximum(-level / 2, 0) if self.tube else jnp.zeros_like(level)
         q = self.q - epsilon if self.tube else jnp.ones_like(self.q)
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(BoxProblem)}
