@@ -517,6 +517,14 @@ def test_a_problem_whose_answer_is_nothing_is_answered(q):
     assert float(fit.certificate.relative_gap) < 1e-12
 
 
+def test_a_nu_machine_without_a_margin_has_numbers():
+    """Equal points of both classes: coefficients are over a margin of rounding, not over the least number."""
+    x, y = np.ones((40, 2), np.float32), np.where(np.arange(40) % 3 == 0, 1.0, -1.0)
+    fit = jaxsvm.fit(jaxsvm.nu_problem(jaxsvm.gram(RBF(1.0), x), y, 0.3))
+    assert fit.status != jaxsvm.Status.CONVERGED
+    assert all(np.isfinite(np.asarray(part)).all() for part in (fit.alpha, fit.dual_coef, fit.bias, fit.margins))
+
+
 def test_the_running_excess_is_the_gap():
     """`(P - D) / D / tol` of a feasible point by NumPy, without a bias: the driver ends a fit's steps by it."""
     _, y, K = data()
