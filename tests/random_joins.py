@@ -470,6 +470,8 @@ class Names:
             np.testing.assert_allclose(fit.decision_function(plain), want, **near)
         except InputError as error:
             # A key is one column, whichever table's: one of texts may stand where training read numbers.
-            assert any(said in str(error) for said in ("could be", "no column", "numbers are needed", "never equal")), error
+            assert any(said in str(error) for said in ("could be", "no column", "numbers are needed", "never equal")), (
+                error
+            )
             return "equal; plain names refused"
         return "equal"
