@@ -139,6 +139,7 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "box_problem": (lambda q: jaxsvm.fit(jaxsvm.box_problem(jaxsvm.gram(Linear(), X), q, 1.0)), (Y,)),
     "svr_problem": (lambda t: jaxsvm.fit(jaxsvm.svr_problem(jaxsvm.gram(Linear(), X), t, 1.0)), (Y,)),
     "one_class_problem": (lambda nu: jaxsvm.fit(jaxsvm.one_class_problem(jaxsvm.gram(RBF(0.1), X), nu)), (C,)),
+    "nu_problem": (lambda nu: jaxsvm.fit(jaxsvm.nu_problem(jaxsvm.gram(RBF(0.1), X), Y, nu)), (C,)),
     "gram": (lambda x: jaxsvm.gram(RBF(0.1), x, rank=8).diag(), (X,)),
     "shard_rows": (on_a_mesh, (C,)),
     "shard_lanes": (lambda C: on_a_mesh(C, sharded=False), (C,)),

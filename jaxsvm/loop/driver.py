@@ -240,12 +240,14 @@ def drive(
             progress, following = run(problem, solver, progress, session, following, options.provisional, due, awaited)
             result = finish(solver, progress)
             result = trimmed(result if options.provisional else with_steps_alone(result, progress), n)
-            best = result if best is None else better_of(best, result)
+            # Rounded values of a definite kernel turned out indefinite: nothing that was certified before is proved.
+            refuted = int(result.status) == Status.STALLED and float(result.certificate.dual) == -np.inf
+            best = result if best is None or refuted else better_of(best, result)
             counters.append(result.counters)
-            if following is not None:
+            if following is not None and not refuted:
                 turn, inside = _handed_over(problem, turn, progress, following, stop, n)
                 counters += inside
-            elif turn.back is None or int(result.status) in (Status.CONVERGED, Status.INTERRUPTED):
+            elif refuted or turn.back is None or int(result.status) in (Status.CONVERGED, Status.INTERRUPTED):
                 break
             else:
                 turn = turn.returned(result if best is result else None, int(result.counters.steps))
