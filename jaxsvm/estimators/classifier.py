@@ -251,7 +251,6 @@ class SVC(ClassifierMixin, KernelEstimator):
         return [next(solved) if len(np.unique(machine.signs)) == 2 else undecided(machine) for machine in machines]
 
     def _trained_on_part(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        """Train machines on a part of the samples, for decision values of the others."""
         return self._trained(data, machines)
 
     def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[probabilities.Sigmoid]:

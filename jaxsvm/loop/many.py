@@ -353,7 +353,8 @@ def _solved(
     a, s, *progress = (at_once if whole else _by_sets)(problem, a, s, tol, bounds, floor)
     result = problem.certified(a, s, a.dtype)
     parameter = problem.machine(a, s)[-1] if isinstance(problem, NuProblem) else jnp.full((), jnp.nan, a.dtype)
-    known = relative_to(result.certificate, floor)
+    exact = result.certificate  # the floor only ends what rounding would not
+    known = jax.tree.map(lambda a, b: jnp.where(exact.relative_gap <= tol, a, b), exact, relative_to(exact, floor))
     return a, s, *progress, result.alpha, result.dual_coef, result.bias, known, parameter
 
 

@@ -198,7 +198,6 @@ def _mask(part: Any, n: int, where: str) -> Bool[np.ndarray, " n"]:
 
 
 def _short(value: Any) -> str:
-    """Describe a value in a few words."""
     if hasattr(value, "dtype"):
         return f"an array of shape {np.shape(value)} and type {value.dtype}"
     text = repr(value)

@@ -380,7 +380,6 @@ def chain_link(problem: Parametric, solver: Solver, options: PathOptions, stop: 
 
 
 def _spread(problem: BoxForm) -> float:
-    """Return the largest bound over the smallest one of the samples present."""
     bounds = np.asarray(problem.upper, np.float64)
     present = bounds[bounds > 0]
     return float(present.max() / present.min()) if present.size else 1.0

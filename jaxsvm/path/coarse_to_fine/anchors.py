@@ -199,7 +199,6 @@ def exchanged(grid: Grid, point: GridPoint, working_set: Candidates) -> Candidat
 
 
 def _kept(whole: SquaredHingeProblem, point: GridPoint, margin: float) -> int:
-    """Return how many samples are support, or within a margin of it."""
     near = (np.asarray(point.f) < 1 + margin) | (np.asarray(point.x) > 0)
     return int((near & (np.asarray(whole.weights) > 0)).sum())
 
@@ -448,7 +447,6 @@ def is_far(fit: Fit, tol: float) -> bool:
 
 @Program
 def _combined(problem: SquaredHingeProblem, a: Any, b: Any) -> tuple[Array, Array, Array]:
-    """Return the best combination of two points with their margins, its margins, and its gap."""
     x, f = combination.function(problem.ridge, a, b, 1.0)
     alpha, margins = x / x.sum(), (f + problem.ridge * x) / x.sum()
     return x, f, problem.certificate(alpha, margins).relative_gap
@@ -463,7 +461,6 @@ def stepper(grid: Grid, place: int, samples: int, tol: float) -> Any:
 
 @Program
 def _margins(problem: SquaredHingeProblem, x: Array) -> tuple[Array, Array]:
-    """Return a point with negative parts cut to 0, and its margins from scratch."""
     x = jnp.maximum(x, 0)
     return x, problem.signed.matvec(x)
 

@@ -173,7 +173,6 @@ def _taken(fits: Any, lane: int) -> Any:
 
 
 def _too_long(whole: SquaredHingeProblem) -> bool:
-    """Return whether a stopped call has no time for a product over all samples, and carried sums prove something."""
     return whole.n >= LOOP.samples_of_a_last_product and whole.gram.definite
 
 
