@@ -359,7 +359,6 @@ def _solved(
 
 
 def _violation_and_gap(problem: BoxProblem, a: Array, s: Array, floor: Array) -> tuple[Array, Array]:
-    """Return the violation, and the gap relative to the dual value or `floor`."""
     if problem.groups is None:
         top, bottom = ends(problem, a, s)
         violation, bias = top - bottom, (top + bottom) / 2 if problem.free_bias else None
