@@ -58,7 +58,7 @@ LINES = {
     "path": 2_580,
     "plots": 575,
     "points": 401,
-    "problems": 3_493,
+    "problems": 3_465,
     "relational": 4_682,
     "results": 658,
     "runtime": 1_270,

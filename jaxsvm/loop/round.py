@@ -17,7 +17,7 @@ from jaxsvm.errors import is_concrete
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, like, widened
-from jaxsvm.problems.certificates.definiteness import negative_curvature
+from jaxsvm.problems.certificates import corrections, definiteness
 from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.results.fit import Answer, Certificate, Fit, bit_of
 from jaxsvm.results.judge import better_answer, in_dtype, refused, verdict
@@ -61,7 +61,7 @@ class Certifying:
     """How a state is certified. Static: a program that knows that it needs no correction is smaller.
 
     Attributes:
-        may_correct: Whether to look for a better w beside a dual point whose gap is too large (`BoxForm.beside`).
+        may_correct: Whether to look for a better w beside a dual point whose gap is too large (`corrections.beside`).
         by_features: Whether to compute such a w in the space of few features if the solver does not carry one.
         provisional: Whether to certify in the data's precision, without an allowance for rounding, because the caller
             certifies the result again. Products take a third of the time.
@@ -268,8 +268,8 @@ def _assessed(
         certified = wide.certified(point, s, problem.dtype)
     else:
         w = solver.feature_weights(wide, fresh) if solver.carries_weights(problem) else None
-        box = cast(BoxForm, wide)
-        both, products, bias = box.beside(point, s, problem.dtype, solver.tol, may_end, w, how.by_features)
+        box, tol = cast(BoxForm, wide), solver.tol
+        both, products, bias = corrections.beside(box, point, s, problem.dtype, tol, may_end, w, how.by_features)
         certified = box.certified(both, products, problem.dtype, bias)
         if wide.dtype == problem.dtype:  # the gap of two points has more rounding than that of one
             alone = wide.certified(point, s, problem.dtype)
@@ -283,7 +283,7 @@ def _assessed(
     if not wide.gram.definite:
         indefinite = once(
             sound & ((excess <= 1) | may_end),
-            lambda known: known | negative_curvature(wide, everywhere=point.ndim == 2),
+            lambda known: known | definiteness.negative_curvature(wide, everywhere=point.ndim == 2),
             indefinite,
         )
     excess, R = excess.astype(problem.dtype), R.astype(problem.dtype)

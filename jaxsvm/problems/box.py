@@ -31,7 +31,7 @@ from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
 from jaxsvm.numerics.products import sums
 from jaxsvm.problems import arguments
-from jaxsvm.problems.certificates import constraint, corrections
+from jaxsvm.problems.certificates import constraint
 from jaxsvm.problems.samples import OfSamples, checked, negligible, squares
 from jaxsvm.results.fit import Active, Answer, Certificate, Point, Values
 from jaxsvm.results.judge import balances, judged
@@ -261,19 +261,6 @@ class BoxProblem(OfSamples):
         bounds = bounds._replace(relative_gap=bounds.relative_gap + 8 * jnp.finfo(s.dtype).eps)
         bias = bias if self.c is not None or self.offset else jnp.zeros_like(bias)
         return Answer(a, self.y * w, bias, jnp.ones((), a.dtype), w_s + shift, bounds)
-
-    def beside(
-        self,
-        a: Float[Array, " n"],
-        s: Float[Array, " n"],
-        dtype: Any,
-        tol: Any,
-        anyway: Array,
-        w: Float[Array, " p"] | None = None,
-        by_features: bool = False,
-    ) -> tuple[Array, Array, Array]:
-        """Find a w with a smaller primal value near that of a dual point (`certificates.corrections`)."""
-        return corrections.beside(self, a, s, dtype, tol, anyway, w, by_features)
 
     def active_set(self, values: Any, before: Active | None = None) -> Active:
         """Return the samples strictly inside the box, and those at their upper bound.

@@ -59,7 +59,7 @@ class Problem(Protocol):
 
     @property
     def corrects(self) -> bool:
-        """Return whether the problem has `beside` (see `BoxForm.beside`)."""
+        """Return whether `certificates.corrections.beside` may find a better w, where rounding stops progress."""
 
     @property
     def free_bias(self) -> bool:
@@ -386,21 +386,6 @@ class BoxForm(Restrictable, Protocol):
 
     def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
         """Return the free bias that minimises the primal at products `s`."""
-
-    def beside(
-        self,
-        a: Float[Array, " n"],
-        s: Float[Array, " n"],
-        dtype: Any,
-        tol: Any,
-        anyway: Array,
-        w: Any = None,
-        by_features: bool = False,
-    ) -> tuple[Array, Array, Array]:
-        """Return a point of two rows (coefficients of a w with a smaller primal, and `a`), its products, and its bias.
-
-        Drivers call it if `corrects`, where rounding may stop progress.
-        """
 
     def certified(self, point: Array, s: Array, dtype: np.dtype, /, bias: Any = None) -> Answer:
         """Certify a point, as `Problem.certified` does; a given `bias` saves the search for the best one."""
