@@ -37,7 +37,7 @@ Split Square Stack Start Step Store Subtract Suggest Sum Summarise Take Tell Tra
 Warn Widen Wrap Write Yield
 """
 """In the imperative: the first words of the docstrings of functions."""
-TYPES_RUN_UP = {*("screening/__init__.py", "models/file.py", "relational/counting/sampling.py")}
+TYPES_RUN_UP = {*("screening/__init__.py", "relational/counting/sampling.py")}
 """Files whose imports for types alone run up or in a circle; no other may, and this list only becomes shorter."""
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
@@ -53,7 +53,7 @@ LINES = {
     "kernels": 1_012,
     "loop": 2_796,
     "model_selection": 1_073,
-    "models": 2_038,
+    "models": 1_819,
     "numerics": 1_673,
     "path": 2_580,
     "plots": 575,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 6_560,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1874, 283
+OWN_IMPORTS, FILES = 1870, 282
 """Lines that import from this library, and files."""
 
 

@@ -1,15 +1,12 @@
-"""A model's basis and kernel as JSON and named arrays, as a file holds them, and back."""
+"""Kernels in JSON's types, as a model file holds them, and back; their names in scikit-learn."""
 
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
-from jaxsvm.points.rows import CSR
 from jaxsvm.runtime.checks import require_one_of
 
 KERNELS = {
@@ -17,7 +14,6 @@ KERNELS = {
 }
 """The kernels that a file can hold, by name; a user's function is none of them."""
 
-BASES = {"kernel": KernelBasis, "nystroem": NystroemBasis, "fourier": FourierBasis}
 SCIKIT_LEARN_NAMES = {Linear: "linear", RBF: "rbf", Laplacian: "laplacian", Polynomial: "poly", Sigmoid: "sigmoid"}
 
 
@@ -29,35 +25,6 @@ def scikit_learn_kernel(kernel: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(kernel, Polynomial):
         parameters["degree"] = int(kernel.degree)
     return SCIKIT_LEARN_NAMES[type(kernel)], parameters
-
-
-def basis_to_arrays(basis: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Describe a basis by JSON's types and named arrays.
-
-    Raises:
-        InputError: If the kernel is a user's function.
-    """
-    description: dict[str, Any] = {"type": next(name for name, cls in BASES.items() if isinstance(basis, cls))}
-    fields = {field.name: getattr(basis, field.name) for field in dataclasses.fields(basis)}
-    if "kernel" in fields:
-        description |= {"kernel": kernel_to_dict(fields.pop("kernel")), "near": fields.pop("near")}
-    if isinstance(fields.get("x"), CSR):
-        x = fields.pop("x")
-        description["sparse"] = {"d": x.d, "width": x.width}
-        fields |= {"data": x.data, "indices": x.indices, "indptr": x.indptr}
-    return description, fields
-
-
-def basis_from_arrays(description: dict[str, Any], arrays: dict[str, Any]) -> Any:
-    """Rebuild the basis that `basis_to_arrays` described."""
-    fields: dict[str, Any] = {name: jnp.asarray(value) for name, value in arrays.items()}
-    if "kernel" in description:
-        fields["kernel"] = kernel_from_dict(description["kernel"])
-        fields["near"] = bool(description.get("near", False))  # files of earlier versions lack it
-    if "sparse" in description:
-        parts = (fields.pop(name) for name in ("data", "indices", "indptr"))
-        fields["x"] = CSR(*parts, **description["sparse"])
-    return BASES[description["type"]](**fields)
 
 
 def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
@@ -94,4 +61,4 @@ def _field_from_json(value: Any) -> Any:
     """Rebuild a kernel's field: a kernel, an array or a number."""
     if isinstance(value, dict):
         return kernel_from_dict(value)
-    return jnp.asarray(value) if isinstance(value, list) else value
+    return np.asarray(value) if isinstance(value, list) else value

@@ -18,7 +18,6 @@ from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
 from jaxsvm.models.fitted import breaks_ties, model_of, tell_of_preparation
 from jaxsvm.models.libsvm import from_libsvm, kernel_and_points, machine_layout, to_libsvm
-from jaxsvm.models.measured import MEASURED
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import Rows
@@ -129,6 +128,8 @@ OPSET, IR_VERSION = 13, 7
 """Versions of ONNX of 2020: every runtime since then reads them, and they have all operators that are needed."""
 MOST_BYTES = 2**31 - 2**20
 """Bytes of constants: ONNX limits a file to 2 GiB."""
+LARGEST_EXPANDED_SQUARE = 1e5
+"""Squared distances to the mean of the support, in the kernel's units, that are expanded."""
 
 _double = functools.partial(np.asarray, dtype=np.float64)
 
@@ -290,7 +291,7 @@ def _squared_distances(graph: Graph, x: str, z: np.ndarray, weights: np.ndarray)
     root, centre = np.sqrt(weights), z.mean(axis=0)
     moved = root * (z - centre)
     squares = (moved**2).sum(axis=1)
-    if squares.max() > MEASURED.largest_expanded_square:
+    if squares.max() > LARGEST_EXPANDED_SQUARE:
         return _by_rows(graph, x, z, weights, "Mul")
     x = graph("Mul", graph("Sub", x, centre), root)
     of_x = graph("ReduceSum", graph("Mul", x, x), np.array([1]), keepdims=1)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -17,99 +16,17 @@ from jaxsvm.datasets.layout import Layout, Wanted
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete, require_part, warn
 from jaxsvm.gram import measured as gram
-from jaxsvm.gram.basis import Basis, KernelBasis
-from jaxsvm.models.file import read_model, save_model
+from jaxsvm.gram.basis import KernelBasis
+from jaxsvm.models.file import Model, load_model
 from jaxsvm.models.machines import Machines, class_of, votes
 from jaxsvm.numerics import sizes
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.points.rows import CSR, PointsLike, taken
 from jaxsvm.problems.contract import Problem
-from jaxsvm.results.fit import Certificate, Fit, require_fit
-from jaxsvm.results.status import has_values
-from jaxsvm.runtime.arrays import in_a_line, transfers
+from jaxsvm.results.fit import Fit, require_fit
+from jaxsvm.runtime.arrays import transfers
 
-if TYPE_CHECKING:
-    from jaxsvm.datasets.columns.preparation import Preparation
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """The part of a fit that predicts: a decision function. A pytree; build it with `compact`.
-
-    Of k > 2 classes it is the m = k (k - 1) / 2 decision functions of all pairs on one basis, in LIBSVM's order:
-    (0, 1), (0, 2), ..., (1, 2), ..., each positive for the first class of its pair.
-
-    Attributes:
-        basis: Functions of a point: kernels at the support, or features.
-        coef: Their coefficients in primal scale, `(q,)`; of several classes `(q, m)`.
-        bias: The constant, `()`; of several classes `(m,)`.
-        R: The scale of the paper's `h`, shaped as `bias`.
-        certificate: The certificate of the fit, each value shaped as `bias`.
-        scaling: The scaling of the features before training, which new points get too, or None.
-        classes: The labels, as text or numbers: of the negative and the positive side, or of k > 2 classes in sorted
-            order; None for regression, whose decision values are its predictions. Static.
-        layout: The columns of the training file (`jaxsvm.datasets.Layout`), for files of new points, or None; static.
-        preparation: What is done to the columns of a file or a frame to make points of them, or None; static.
-        sigmoids: Slope and shift of each machine's map from decision values to probabilities, or None; static.
-    """
-
-    basis: Basis
-    coef: Float[Array, "q *m"]
-    bias: Float[Array, "*m"]
-    R: Float[Array, "*m"]
-    certificate: Certificate
-    scaling: Scaling | None = None
-    classes: tuple[Any, ...] | None = dataclasses.field(default=(-1, 1), metadata={"static": True})
-    layout: Layout | None = dataclasses.field(default=None, metadata={"static": True})
-    preparation: Preparation | None = dataclasses.field(default=None, metadata={"static": True})
-    sigmoids: tuple[tuple[float, float], ...] | None = dataclasses.field(default=None, metadata={"static": True})
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Return the names of the columns, in the order that new points must have; None if unknown."""
-        return None if self.layout is None else self.layout.columns
-
-    def __repr__(self) -> str:
-        """Show the task, the kernel and the gap in one line; the parts instead if they are traced."""
-        parts = (self.coef, self.bias, self.certificate)
-        if not has_values(parts):
-            return in_a_line(self)
-        task = "regression" if self.classes is None else f"classes {', '.join(map(str, self.classes))}"
-        basis = self.basis
-        kernel = basis.kernel if isinstance(basis, KernelBasis) else type(basis).__name__
-        scaled = "" if self.scaling is None else "scaled "
-        gap = float(np.max(np.asarray(self.certificate.relative_gap)))
-        return (
-            f"Model({task}: {np.shape(self.coef)[0]} coefficients of {kernel}, {basis.columns} {scaled}columns, "
-            f"relative gap {gap:.1e})"
-        )
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one `.npz` file that holds arrays and JSON only: safe to load from anywhere.
-
-        Raises:
-            InputError: If the kernel is a user's function, or labels are objects, which no file can hold, or if
-                coefficients are not finite.
-            OSError: If the path cannot be written.
-        """
-        save_model(self, path)
-
-
-def load_model(path: str | os.PathLike[str], *, memory: int | None = None) -> Model:
-    """Read a model that `Model.save` wrote. Nothing in the file is ever executed.
-
-    Args:
-        path: The file.
-        memory: Bytes that its arrays may take. None: 128 MiB, or a hundred times the size of the file.
-
-    Returns:
-        The model, in the dtype that it was saved in where x64 is on.
-
-    Raises:
-        DataError: If the file is missing, cut short or no sound model, with the fault.
-    """
-    return Model(**read_model(path, memory))
+__all__ = ["Model", "compact", "decision_function", "load_model", "predict"]
 
 
 @transfers
