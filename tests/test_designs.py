@@ -15,7 +15,7 @@ from jaxsvm import designs, relational
 from jaxsvm.designs import descent, run
 from jaxsvm.designs import measured as numbers
 from jaxsvm.designs.features import applied
-from jaxsvm.designs.losses import Spread
+from jaxsvm.designs.losses import Moments, Spread
 from jaxsvm.designs.places import arrays, files
 from jaxsvm.errors import ConvergenceWarning, DataError, InputError
 from jaxsvm.kernels import RBF, Linear, Precomputed
@@ -80,7 +80,19 @@ def places(x, y, path):
     yield "sparse", designs.from_arrays(scipy.sparse.csr_matrix(x), y)
     yield "mesh", designs.from_arrays(x, y, mesh=jax.make_mesh((1,), ("rows",)))
     da = pytest.importorskip("dask.array")
-    yield "dask", designs.from_dask((da.from_array(x, chunks=(70, 3)), da.from_array(y, chunks=70)))
+    size = max(70, len(y) // 2)
+    yield "dask", designs.from_dask((da.from_array(x, chunks=(size, 3)), da.from_array(y, chunks=size)))
+
+
+def test_sums_over_chunks_of_any_size_count_all_rows(tmp_path, monkeypatch):
+    """Rows of NumPy, of files and partitions, were cut after the first tile of 2,048."""
+    x, y, _ = data(5000)
+    for place, rows in (("one", designs.from_arrays(x, y)), *places(x, y, tmp_path)):
+        assert rows.total(Moments())[0] == 5000, place
+        np.testing.assert_allclose(rows.total(Moments())[1], x.sum(axis=0, dtype=float), atol=1e-9, err_msg=place)
+    as_for_many_rows(monkeypatch)
+    rough = designs.fit(rows, bias="free", tol=0.5)  # the part of rows was kept at w = 0, from where no step went
+    assert rough.status.name == "CONVERGED" and rough.certificate.primal < 4000
 
 
 def test_every_place_has_the_same_answer(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ LINES = {
     "coresets": 3_134,
     "datasets": 2_798,
     "derivatives": 506,
-    "designs": 2_486,
+    "designs": 2_485,
     "estimators": 3_295,
     "face": 324,
     "gram": 1_457,

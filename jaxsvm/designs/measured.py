@@ -21,6 +21,8 @@ class Measured:
     """Multiplications that a system of fetched rows may cost: about 50 ms."""
     rows_per_start_row: int = 8
     """Rows for each row of the part that a start is computed from."""
+    rough_gap: float = 0.1
+    """Largest relative gap of that start: a point with a larger one, such as 0, says nothing of the width of a ramp."""
     start_passes: int = 30
     """Passes over that part."""
     short_step: float = 0.1

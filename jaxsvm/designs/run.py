@@ -145,7 +145,7 @@ class Run:
         share = self.weight / max(float(rows.weight.sum()), 1e-300)
         machines = [machine._replace(C=machine.C * share) for machine in self.machines]
         part = ArrayDesign(rows, m, self.design.classes)
-        run = Run(part, self.evaluate, machines, self.bias, self.epsilon, 10 * self.tol)
+        run = Run(part, self.evaluate, machines, self.bias, self.epsilon, min(10 * self.tol, MEASURED.rough_gap))
         try:
             run.begin()
         except InputError:  # a class that is rare

@@ -262,7 +262,7 @@ def _flags_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Arr
 
 
 def _in_tiles(function: OfChunk, rows: Chunk) -> bool:
-    return isinstance(rows.x, Array) or getattr(function, "makes_dense", False)
+    return isinstance(rows.x, Array | np.ndarray) or getattr(function, "makes_dense", False)
 
 
 def _tile(rows: Chunk, turn: Any) -> tuple[Chunk, Array, Array]:

@@ -230,7 +230,4 @@ def _chosen(chunk: Chunk, task: bytes) -> Chunk:
 
 
 def _added(parts: list[Any]) -> Any:
-    total = parts[0]
-    for part in parts[1:]:
-        total = jax.tree.map(np.add, total, part)
-    return total
+    return jax.tree.map(lambda *sums: sum(sums), *parts)
