@@ -59,7 +59,7 @@ LINES = {
     "plots": 575,
     "points": 401,
     "problems": 3_465,
-    "relational": 4_682,
+    "relational": 4_268,
     "results": 658,
     "runtime": 1_270,
     "screening": 842,

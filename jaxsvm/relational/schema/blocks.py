@@ -1,12 +1,18 @@
 """Store the features of a table: numbers as float64 columns, categories as codes, never as zeros and ones."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.tables.columns import NUMBERS, Column, distinct, numbers, python_values, require_role
+from jaxsvm.relational.tables.arrow import levels_of, numbers, present, python_values
+from jaxsvm.relational.tables.sql_types import NUMBERS, Declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Category(NamedTuple):
@@ -14,13 +20,13 @@ class Category(NamedTuple):
 
     name: str  # name of its column
     codes: np.ndarray  # the level of each row, int32 `(n,)`
-    levels: Column  # different values of the column, in order; a level for missing values, if there is one, is the last
+    levels: pa.Array  # different values of the column, in order; the one for missing values, if there is one, is last
 
     @property
     def names(self) -> list[str]:
         """Return the names of the levels, `column=level` or `column IS NULL`."""
-        values = zip(python_values(self.levels), self.levels.missing, strict=True)
-        return [f"{self.name} IS NULL" if gone else f"{self.name}={value}" for value, gone in values]
+        values = python_values(self.levels)
+        return [f"{self.name} IS NULL" if value is None else f"{self.name}={value}" for value in values]
 
 
 class Block(NamedTuple):
@@ -53,11 +59,11 @@ class Block(NamedTuple):
         parts += [np.bincount(codes, v, minlength=len(levels)) for _, codes, levels in self.categories]
         return np.concatenate(parts)
 
-    def absolute(self) -> "Block":
+    def absolute(self) -> Block:
         """Return the block with the absolute values of its numbers."""
         return self._replace(X=np.abs(self.X))
 
-    def take(self, rows: np.ndarray) -> "Block":
+    def take(self, rows: np.ndarray) -> Block:
         """Select rows."""
         cut = [category._replace(codes=category.codes[rows]) for category in self.categories]
         return self._replace(X=self.X[rows], categories=cut)
@@ -77,29 +83,35 @@ class Block(NamedTuple):
         return self.take(rows).columns(np.arange(self.d))
 
 
-def block_of(table: str, weight: np.ndarray, parts: Mapping[str, Column], categorical: set[str], missing: str) -> Block:
+def block_of(
+    table: str,
+    weight: np.ndarray,
+    parts: Mapping[str, tuple[Declared, pa.Array]],
+    categorical: Container[str],
+    missing: str,
+) -> Block:
     """Make the features of a table from their columns by name, and the multiplicities of its rows, `(n,)`.
 
     Raises:
-        InputError: On columns that are no features, missing values that are refused, infinite numbers.
+        InputError: On missing values that are refused, and infinite numbers.
     """
     columns, names, fills, categories = [], [], [], []
-    for name, part in parts.items():
-        where, absent = f"{table}.{name}", part.missing
-        require_role(part.kind, where, part.type, name in categorical)
-        number = part.kind in NUMBERS and name not in categorical
-        values = numbers(part, where) if number else np.zeros(len(part))
-        if absent.any() and missing == "refuse":
+    for name, (kind, given) in parts.items():
+        where, number = f"{table}.{name}", kind.kind in NUMBERS and name not in categorical
+        array = present(given)
+        absent = array.is_null().to_numpy(zero_copy_only=False)
+        if absent.any() and missing != "impute":
             raise InputError(
-                f"feature {where} is missing in {absent.sum()} of {len(part)} rows that join: choose "
-                "missing='impute' or 'drop', or leave it out of features."
+                f"feature {where} is missing in {weight[absent].sum():.0f} of {weight.sum():.0f} rows that join: "
+                "choose missing='impute' or 'drop', or leave it out of features."
             )
         if not number:
-            categories.append(_category(name, part, where))
+            known, code = levels_of(array)
+            categories.append(Category(name, code, known))
             continue
+        values, fill = numbers(array, where), np.nan
         if np.isinf(values).any():
             raise InputError(f"feature {where} has infinite values: remove them or make them missing.")
-        fill = np.nan
         if missing == "impute":
             fill = 0.0 if absent.all() else np.average(values[~absent], weights=weight[~absent])
         names.append(name)
@@ -108,13 +120,3 @@ def block_of(table: str, weight: np.ndarray, parts: Mapping[str, Column], catego
     X = np.stack(columns, axis=1) if columns else np.zeros((len(weight), 0))
     p = len(names)
     return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), categories)
-
-
-def _category(name: str, part: Column, where: str) -> Category:
-    """Return the levels of a column: its values and, if any is missing, a last one for missing values."""
-    known, code = distinct(part, where)
-    if (code < 0).any():
-        last = known.values[:1] if len(known) else np.zeros(1)
-        known = known.changed(values=np.append(known.values, last), missing=np.append(known.missing, True))
-        code = np.where(code < 0, len(known) - 1, code)
-    return Category(name, code.astype(np.int32), known)

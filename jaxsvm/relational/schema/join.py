@@ -10,7 +10,7 @@ feature belongs to one table: that of a key which several tables share, to the f
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,11 +18,12 @@ import numpy as np
 
 from jaxsvm.errors import InputError, require_part
 from jaxsvm.relational.counting import semirings as counting
-from jaxsvm.relational.schema.assembly import Tables, assembled
+from jaxsvm.relational.schema.assembly import assembled, check_types
 from jaxsvm.relational.schema.blocks import Block
-from jaxsvm.relational.tables.columns import as_feature, numbers
-from jaxsvm.relational.tables.keys import Attributes, Keys, attributes, encoded
-from jaxsvm.relational.tables.reading import column, column_names, length, opened
+from jaxsvm.relational.tables.arrow import column, column_names, length, numbers, opened
+from jaxsvm.relational.tables.keys import Keys, Request, roles_in
+from jaxsvm.relational.tables.pushdown import Plan, in_memory
+from jaxsvm.relational.tables.sql_types import declared
 from jaxsvm.runtime.checks import checked, require_one_of, require_positive
 
 SCALES = ("none", "max", "standard")
@@ -90,9 +91,6 @@ def least_squares(join: Join, lam: float) -> np.ndarray:
     return np.linalg.solve(m.second + lam * np.eye(len(m.mean)), m.label_mean)
 
 
-MISSING_CHOICES = ("refuse", "impute", "drop")
-
-
 class Join:
     """The natural join of some tables, or the join on named keys, with features and a label: never formed.
 
@@ -149,43 +147,38 @@ class Join:
         if not isinstance(tables, Mapping) or not tables:
             held = "empty" if isinstance(tables, Mapping) else f"a {type(tables).__name__}"
             raise InputError(f"tables is {held}: a dict of at least one table by name is needed.")
-        label, features, categorical = options_of(tables, label, features, categorical, missing)
         tables = {str(name): opened(f"tables[{name!r}]", table) for name, table in tables.items()}
-        names, known, copies = list(tables), attributes(tables, keys, label), copies or {}
+        named, copies = {name: column_names(table) for name, table in tables.items()}, copies or {}
+        roles = roles_in(named, Request(label, features, keys, categorical, positive, missing))
         for name, counted in copies.items():
-            features = {**(features or features_of(tables, known, label, None))}
-            features[name] = [c for c in features.get(name, []) if c != counted]
-        codes = encoded(tables, known)
-        wanted = features_of(tables, known, label, features)
-        columns = [{c: as_feature(column(name, tables[name], c)) for c in wanted[name]} for name in names]
-        target = as_feature(column(label[0], tables[label[0]], label[1]))
-        weights = [_copies(name, tables[name], copies.get(name)) for name in names]
-        named, lost = [column_names(tables[name]) for name in names], [np.zeros(3) for _ in names]
-        read = Tables(
-            names, columns, target, [codes[name] for name in names], weights, label, named, lost, known, {}, {}
-        )
-        self._assemble(read, categorical, positive, missing)
+            roles.features[name] = [c for c in roles.features[name] if c != counted]
+        columns, held, weights = {}, {}, {}
+        for i, (name, table) in enumerate(tables.items()):
+            needed = roles.needed(name)
+            arrays = {f"c{k}": column(name, table, c) for k, c in enumerate(needed)}
+            columns[name] = {c: declared(str(arrays[f"c{k}"].type), f"t.c{k}") for k, c in enumerate(needed)}
+            held[f"t{i}"] = arrays | {"row": np.arange(_rows(name, table))}
+            if name in copies:
+                weights[name], held[f"t{i}"]["copies"] = "t.copies", _copies(name, table, copies[name])
+        check_types(columns, roles)  # before DuckDB meets a type that it does not have
+        with in_memory(held) as ask:
+            sources = dict(zip(tables, held, strict=True))
+            self._assemble(Plan(ask, sources, columns, roles, weights, numbered=True), named, {})
+        self.casts = {}  # whoever asks for a query has tables of other types
 
-    def _assemble(self, tables: Tables, categorical: Any, positive: Any, missing: str) -> None:
-        """Set the attributes from tables that were read."""
-        self.names, self.keys, self.sources, self.casts = tables.names, tables.keys, tables.sources, tables.casts
-        self.named = tables.named
-        parts = assembled(tables, categorical or {}, positive, missing)
-        self.tree, self.blocks, self.classes, self.rows, self.notes = parts
+    def _assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
+        """Set the attributes: `named` are the columns of each table, `sources` what `to_sql` reads."""
+        self.names, self.keys, self.sources = list(plan.sources), plan.roles.keys, sources
+        self.named = list(named.values())
+        self.tree, self.blocks, self.classes, self.rows, self.notes, self.casts = assembled(plan)
         if not np.isfinite(float(self.size)):
             raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
 
     @classmethod
-    def of_tables(
-        cls,
-        tables: Tables,
-        categorical: Mapping[str, Sequence[str]] | None,
-        positive: Hashable | None,
-        missing: str,
-    ) -> Join:
-        """Make a join of tables that were read; the other arguments are those of the class."""
+    def of_plan(cls, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> Join:
+        """Make a join of tables in a database; `named` are the columns of each table, `sources` what `to_sql` reads."""
         join = object.__new__(cls)
-        join._assemble(tables, categorical, positive, missing)
+        join._assemble(plan, named, sources)
         return join
 
     @property
@@ -246,59 +239,20 @@ class Join:
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
 
 
-def options_of(
-    tables: Iterable[Any], label: Any, features: Any, categorical: Any, missing: str
-) -> tuple[tuple[str, str], dict[str, list[str]] | None, dict[str, list[str]]]:
-    """Return label, features and categorical with names as texts.
-
-    Raises:
-        InputError: On a label that names none of the tables, an unknown treatment of missing features, and columns
-            that are no lists by table.
-    """
-    require_one_of("missing", missing, MISSING_CHOICES)
-    if not (isinstance(label, tuple | list) and len(label) == 2 and str(label[0]) in map(str, tables)):
-        names = ", ".join(map(str, tables))
-        raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {names}.")
-    for name, chosen in (("features", features), ("categorical", categorical)):
-        by_table = isinstance(chosen, Mapping) and not any(isinstance(columns, str) for columns in chosen.values())
-        if chosen is not None and not by_table:
-            raise InputError(f"{name} is {chosen!r}: a list of columns for each table is needed, {{table: [column]}}.")
-    wanted, by_request = (
-        {str(name): [str(c) for c in columns] for name, columns in (chosen or {}).items()}
-        for chosen in (features, categorical)
-    )
-    return (str(label[0]), str(label[1])), None if features is None else wanted, by_request
-
-
-def _copies(name: str, table: Any, counted: str | None) -> np.ndarray:
-    """Return the number of copies of each row, float64 `(n,)`."""
+def _rows(name: str, table: Any) -> int:
+    """Return the number of rows of a table, at least 1."""
     rows = length(name, table)
     if not rows:
         raise InputError(f"table {name} has no rows: at least one is needed.")
-    if counted is None:
-        return np.ones(rows)
+    return rows
+
+
+def _copies(name: str, table: Any, counted: str) -> np.ndarray:
+    """Return the number of copies of each row, float64 `(n,)`."""
     values = numbers(column(name, table, counted), f"{name}.{counted}")
     if not (values >= 1).all() or (values != np.floor(values)).any():
         raise InputError(f"copies[{name!r}] is {counted}: positive whole numbers are needed in it.")
     return values
-
-
-def features_of(tables: Any, keys: Attributes, label: Any, features: Any) -> dict[str, list[str]]:
-    """Return the columns of each table that are features; refuse unknown tables, the label, and equal columns."""
-    taken = {(table, key) for owners in keys.values() for table, key in owners.items()} | {tuple(label)}
-    if features is None:
-        return {n: [c for c in column_names(t) if (n, c) not in taken] for n, t in tables.items()}
-    for name in features:
-        if name not in tables:
-            raise InputError(f"features names table {name}: there are {', '.join(tables)}.")
-    wanted = {name: list(features.get(name, [])) for name in tables}
-    if label[1] in wanted[label[0]]:
-        raise InputError(f"features[{label[0]!r}] names {label[1]}, which is the label: leave it out.")
-    for owners in keys.values():
-        named = [f"{table}.{key}" for table, key in owners.items() if key in wanted[table]]
-        if len(named) > 1:
-            raise InputError(f"features names {' and '.join(named)}, which are equal in the join: name one of them.")
-    return wanted
 
 
 def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:

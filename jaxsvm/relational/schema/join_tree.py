@@ -7,8 +7,7 @@ The tree is a spanning tree of maximum weight, where the weight of an edge is th
 (Bernstein and Goodman 1981).
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jaxsvm.errors import InputError
 
@@ -29,20 +28,17 @@ def cyclic_core(tables: Sequence[frozenset[str]]) -> list[int]:
     return []
 
 
-def join_tree(
-    names: Sequence[str], tables: Sequence[frozenset[str]], label: int, cost: Callable[[int, int], float]
-) -> list[tuple[int, int]]:
+def join_tree(names: Sequence[str], tables: Sequence[frozenset[str]], label: int) -> list[tuple[int, int]]:
     """Return the edges of a join tree.
 
     Args:
         names: Names of the tables, for the error.
         tables: The key attributes of each.
         label: The table with the label: a good hub.
-        cost: The cost of an edge, to choose between several trees: the rows of the join of its two tables.
 
     Returns:
-        `m - 1` pairs of tables. Among trees of maximum weight, one of small degrees, then of cheap edges: a node's
-        messages cost a product for each neighbour beyond the second.
+        `m - 1` pairs of tables. Among trees of maximum weight, one of small degrees: a node's messages cost a product
+        for each neighbour beyond the second.
 
     Raises:
         InputError: On a cyclic join, naming its core.
@@ -57,14 +53,9 @@ def join_tree(
     part = list(range(len(tables)))  # the connected part of each table
     degree = [0] * len(tables)
     shared = {(i, j): len(tables[i] & tables[j]) for i in range(len(tables)) for j in range(i)}
-    known, edges = functools.cache(cost), []
+    edges: list[tuple[int, int]] = []
     while len(edges) < len(tables) - 1:
-        heaviest = max(shared.values())
-        equal = [edge for edge, many in shared.items() if many == heaviest]
-        rank = [(max(degree[i], degree[j]), label not in (i, j)) for i, j in equal]
-        first = min(rank)
-        best = [edge for edge, value in zip(equal, rank, strict=True) if value == first]
-        i, j = min(best, key=lambda edge: known(*edge)) if len(best) > 1 else best[0]
+        i, j = min(shared, key=lambda e: (-shared[e], max(degree[e[0]], degree[e[1]]), label not in e))
         part = [part[j] if p == part[i] else p for p in part]
         shared = {edge: many for edge, many in shared.items() if part[edge[0]] != part[edge[1]]}
         degree[i], degree[j] = degree[i] + 1, degree[j] + 1

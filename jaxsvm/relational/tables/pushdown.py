@@ -1,43 +1,129 @@
-"""Write the SQL queries that reduce the tables of a join inside their database; see `schema/database.py`."""
+"""Write the SQL queries that reduce the tables of a join where they lie, and ask DuckDB of those in memory.
 
-from typing import NamedTuple
+There is one query per table. It projects to keys, features and label, and drops rows without a key. The semijoins of
+Yannakakis (1981) up and down the join tree leave just the rows that join. `DENSE_RANK` numbers the key of each edge, in
+the same way on both sides, since after the semijoins both have the same keys, of one type (`sql_types.py`). `COUNT(*)`
+merges equal rows. Only numbers, features and multiplicities are fetched.
 
-from jaxsvm.relational.tables.keys import Attributes
-from jaxsvm.relational.tables.sql_types import DOUBLE, Declared
+The SQL is standard (EXISTS, window functions, common table expressions), so the same text serves DuckDB and, by ibis,
+PostgreSQL, Trino and others that quote names with `"`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxsvm.errors import InputError, require_package
+from jaxsvm.relational.tables.arrow import column, numbers
+from jaxsvm.relational.tables.keys import Roles
+from jaxsvm.relational.tables.sql_types import DOUBLE, Declared, comparison_type, inexact_keys, largest_integer
+
+Ask = Callable[[str], Any]
+"""A function that returns the result of a query as a table."""
 
 
 class Plan(NamedTuple):
     """The description of a join in a database."""
 
+    ask: Ask  # asks the database
     sources: dict[str, str]  # the SQL that stands for each table in FROM
     columns: dict[str, dict[str, Declared]]  # the declared type of each column of each table
-    keys: Attributes  # the attributes of the join
-    casts: dict[str, str]  # the type in which attributes are compared, if it is not their own
-    features: dict[str, list[str]]  # the features of each table
-    label: tuple[str, str]  # the table and column of the label
-    edges: list[tuple[int, int]]  # the edges of the join tree
-    missing: str  # "refuse", "impute" or "drop"
+    roles: Roles  # what the columns are for
+    copies: dict[str, str] = {}  # noqa: RUF012  the SQL of the number of copies of a row, where it is not 1
+    numbered: bool = False  # whether a column `row` of each table numbers its rows
+
+    def tests(self, name: str) -> tuple[str, str]:
+        """Write when a row of a table has a key that is missing, and a value that drops it."""
+        columns, keys, dropped = self.columns[name], self.roles.keys.values(), []
+        keyless = [f"{columns[owners[name]].sql} IS NULL" for owners in keys if name in owners]
+        for kind in [columns[c] for c in self.roles.fetched(name)] if self.roles.missing == "drop" else []:
+            dropped.append(f"{kind.sql} IS NULL")
+            if kind.kind in ("float", "number") and not kind.integer:
+                dropped.append(f"CAST({kind.sql} AS {DOUBLE}) = CAST('NaN' AS {DOUBLE})")
+        return " OR ".join(keyless) or "FALSE", " OR ".join(dropped) or "FALSE"
 
 
-def queries(plan: Plan) -> list[str]:
+@contextlib.contextmanager
+def in_memory(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Ask]:
+    """Ask DuckDB about tables in memory, by name; each is Arrow arrays by name."""
+    duckdb, pa = (require_package(module, "a join of tables") for module in ("duckdb", "pyarrow"))
+    with duckdb.connect() as connection:
+        for name, columns in tables.items():
+            connection.register(name, pa.table(dict(columns)))
+        yield asking(connection)
+
+
+def asking(connection: Any) -> Ask:
+    """Return a function that queries a connection of DuckDB."""
+
+    def ask(query: str) -> Any:
+        with refusing(require_package("duckdb", "a join of tables").Error):
+            return connection.sql(query).to_arrow_table()
+
+    return ask
+
+
+@contextlib.contextmanager
+def refusing(error_type: type[Exception], message: str = "the database refuses a query") -> Iterator[None]:
+    """Turn an error of the database into an `InputError`."""
+    try:
+        yield
+    except error_type as error:
+        raise InputError(f"{message}: {error}") from None
+
+
+def common_type(ask: Ask, columns: Mapping[str, tuple[str, Declared]]) -> str | None:
+    """Return the SQL type in which columns are compared exactly, None for their own.
+
+    Args:
+        ask: Asks the database of the columns.
+        columns: For the name of each, what stands in FROM, and its type.
+
+    Raises:
+        InputError: On columns that are never equal, and integers and floats that cannot be told apart.
+    """
+    types = [kind for _, kind in columns.values()]
+    described = ", ".join(f"{name} ({kind.name})" for name, (_, kind) in columns.items())
+    cast = comparison_type(types, described)
+    if cast == DOUBLE and any(kind.integer for kind in types):
+        limit = largest_integer(types)
+        for source, kind in columns.values():
+            value = f"CAST({kind.sql} AS {DOUBLE if kind.kind == 'float' else 'DECIMAL(38, 0)'})"
+            test = f"({value} > {limit} OR {value} < -{limit})"
+            test += f" AND {value} <> CAST('NaN' AS {DOUBLE})" if kind.kind == "float" else ""
+            if number_in(ask(f"SELECT COUNT(*) AS n FROM {source} WHERE {test}"), "n"):
+                raise inexact_keys(described, limit)
+    return cast
+
+
+def number_in(table: Any, name: str) -> float:
+    """Return the number in a column of a table's only row, 0 for NULL."""
+    return float(np.nan_to_num(numbers(column("counted", table, name), name)[0]))
+
+
+def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) -> list[str]:
     """Write one query per table: features and label as c0, c1, ..., keys as `edge_name`, multiplicities as n.
 
     The subqueries output only names made by this function, so a name of the user cannot collide with one.
     """
     names, near = list(plan.sources), {i: [] for i in range(len(plan.sources))}
-    for i, j in plan.edges:
+    for i, j in edges:
         near[i].append(j)
         near[j].append(i)
-    order, parent = [names.index(plan.label[0])], {names.index(plan.label[0]): -1}
+    order, parent = [names.index(plan.roles.label[0])], {names.index(plan.roles.label[0]): -1}
     for i in order:
         for j in near[i]:
             if j != parent[i]:
                 parent[j] = i
                 order.append(j)
-    steps = [f"base{i} AS ({_base(plan, name)})" for i, name in enumerate(names)]
+    steps = [f"base{i} AS ({_base(plan, casts, name)})" for i, name in enumerate(names)]
 
     def shared(i: int, j: int) -> list[str]:
-        return [f"k{a}" for a, owners in enumerate(plan.keys.values()) if names[i] in owners and names[j] in owners]
+        return [f"k{list(plan.roles.keys).index(key)}" for key in plan.roles.shared(names[i], names[j])]
 
     for i in reversed(order):
         below = [(f"up{j}", shared(i, j)) for j in near[i] if j != parent[i]]
@@ -47,14 +133,17 @@ def queries(plan: Plan) -> list[str]:
         steps.append(f"down{i} AS ({_semijoin(f'up{i}', above)})")
     out = []
     for i, name in enumerate(names):
-        inner = [f"c{k}" for k in range(len(_fetched(plan, name)))]
-        group = inner + [edge_name(i, j) for j in near[i]]
+        inner = [f"c{k}" for k in range(len(plan.roles.fetched(name)))]
+        group = ", ".join(inner + [edge_name(i, j) for j in near[i]])
         for j in near[i]:
             by = ", ".join(shared(i, j))
             inner.append(f"DENSE_RANK() OVER (ORDER BY {by}) AS {edge_name(i, j)}" if by else f"1 AS {edge_name(i, j)}")
-        query = f"SELECT {', '.join([*group, 'COUNT(*) AS n'])} FROM (SELECT {', '.join(inner) or '1'} FROM down{i})"
-        query = f"WITH {', '.join(steps)} {query} AS reduced"
-        out.append(query + (f" GROUP BY {', '.join(group)}" if group else ""))
+        first = ", MIN(first) AS first" if plan.numbered else ""
+        query = (
+            f"SELECT {group or '1'}, SUM(m) AS n{first} FROM (SELECT {', '.join([*inner, 'm', 'first'])} FROM down{i})"
+        )
+        query = f"WITH {', '.join(steps)} {query} AS reduced" + (f" GROUP BY {group}" if group else "")
+        out.append(f"{query} ORDER BY {'first' if first else group or '1'}")
     return out
 
 
@@ -71,37 +160,28 @@ def edge_name(i: int, j: int) -> str:
     return f"e{min(i, j)}_{max(i, j)}"
 
 
-def _fetched(plan: Plan, name: str) -> list[str]:
-    """Return the columns of a table that are fetched: features, and the label."""
-    return [*plan.features[name], *([plan.label[1]] if name == plan.label[0] else [])]
-
-
 def losses(plan: Plan, name: str) -> str:
     """Count the rows of a table, as n, those with a missing key, and of the others those that a missing value drops."""
-    keys = [f"t.{quoted(owners[name])} IS NULL" for owners in plan.keys.values() if name in owners]
-    values = [f"t.{quoted(c)} IS NULL" for c in _fetched(plan, name)] if plan.missing == "drop" else []
-    keyless, dropped = (" OR ".join(tests) or "FALSE" for tests in (keys, values))
-    counts = f"COUNT(CASE WHEN {keyless} THEN 1 END) AS keyless"
-    counts += f", COUNT(CASE WHEN NOT ({keyless}) AND ({dropped}) THEN 1 END) AS dropped"
-    return f"SELECT COUNT(*) AS n, {counts} FROM {plan.sources[name]} AS t"
+    keyless, dropped = plan.tests(name)
+    m = plan.copies.get(name, "1")
+    counts = f"SUM(CASE WHEN {keyless} THEN {m} END) AS keyless"
+    counts += f", SUM(CASE WHEN NOT ({keyless}) AND ({dropped}) THEN {m} END) AS dropped"
+    return f"SELECT SUM({m}) AS n, {counts} FROM {plan.sources[name]} AS t"
 
 
-def _base(plan: Plan, name: str) -> str:
-    """Select the keys, features and label of a table; rows with a missing key are left out."""
-    kept, needed = [], []
-    for a, (attribute, owners) in enumerate(plan.keys.items()):
+def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
+    """Select the keys, features and label of a table, without the rows that `Plan.tests` name."""
+    kept = [f"{plan.copies.get(name, '1')} AS m", f"{'t.row' if plan.numbered else '0'} AS first"]
+    for a, (attribute, owners) in enumerate(plan.roles.keys.items()):
         if name in owners:
-            kept.append(f"{compared(f't.{quoted(owners[name])}', plan.casts.get(attribute))} AS k{a}")
-            needed.append(owners[name])
-    for k, c in enumerate(_fetched(plan, name)):
-        kind, value = plan.columns[name][c], f"t.{quoted(c)}"
+            kept.append(f"{compared(plan.columns[name][owners[name]].sql, casts.get(attribute))} AS k{a}")
+    for k, kind in enumerate(plan.columns[name][c] for c in plan.roles.fetched(name)):
         # Enumerations and padded texts as their texts; drivers round REAL to decimals, and Arrow has no UHUGEINT.
         double = kind.narrow or kind.name == "UHUGEINT"
-        cast = "VARCHAR" if kind.kind == "text" else DOUBLE if double else None
-        kept.append(f"{compared(value, cast)} AS c{k}")
-        needed += [c] if plan.missing == "drop" else []
-    tests = " AND ".join(f"t.{quoted(c)} IS NOT NULL" for c in dict.fromkeys(needed)) or "TRUE"
-    return f"SELECT {', '.join(kept) or '1 AS nothing'} FROM {plan.sources[name]} AS t WHERE {tests}"
+        cast = "VARCHAR" if kind.kind in ("text", "uuid") else DOUBLE if double else None
+        kept.append(f"{compared(kind.sql, cast)} AS c{k}")
+    keyless, dropped = plan.tests(name)
+    return f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({keyless}) AND NOT ({dropped})"
 
 
 def compared(value: str, cast: str | None) -> str:

@@ -5,17 +5,21 @@ coefficient of each category's level; a level that training did not see adds not
 number counts as its mean if training imputed, else the score is NULL. Numbers count as doubles, as in training.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.tables.columns import Column, as_feature, numbers, python_values, shared_codes
-from jaxsvm.relational.tables.pushdown import compared, quoted
-from jaxsvm.relational.tables.reading import column, column_names, length, opened
-from jaxsvm.relational.tables.sql_types import DOUBLE
+from jaxsvm.relational.tables.arrow import column, column_names, length, numbers, opened, present, python_values
+from jaxsvm.relational.tables.pushdown import common_type, compared, in_memory, quoted
+from jaxsvm.relational.tables.sql_types import DOUBLE, declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def require_free(join: Any, score: str) -> None:
@@ -65,7 +69,7 @@ def _features(fit: Any) -> Iterator[tuple[str, str, Any, Any]]:
     """Yield table, name, coefficients, and the fill of a number or the levels of a category, of each feature."""
     at = 0
     for table, block in zip(fit.join.names, fit.join.blocks, strict=True):
-        parts = [(name, 1, fill) for name, fill in zip(block.names, block.fill, strict=True) if name is not None]
+        parts = [(name, 1, float(fill)) for name, fill in zip(block.names, block.fill, strict=True) if name is not None]
         parts += [(category.name, len(category.levels), category.levels) for category in block.categories]
         for name, many, part in parts:
             yield table, name, fit.coef[at : at + many], part
@@ -75,7 +79,7 @@ def _features(fit: Any) -> Iterator[tuple[str, str, Any, Any]]:
 def _term(table: str, name: str, coef: Any, part: Any) -> str:
     """Write the summand of a feature."""
     value = f"{quoted(table)}.{quoted(name)}"
-    if isinstance(part, Column):
+    if not isinstance(part, float):
         cases = [f"WHEN {test} THEN {_number(c)}" for test, c in zip(_tests(value, part), coef, strict=True)]
         return f"CASE {' '.join(cases)} ELSE 0 END"
     value = compared(value, DOUBLE)
@@ -101,43 +105,51 @@ def decision_function(fit: Any, rows: Any) -> np.ndarray:
     """
     rows = opened("rows", rows)
     length("rows", rows)
-    known, terms, whole, plain = column_names(rows), [], defaultdict(dict), defaultdict(dict)
+    there, terms, whole, plain = column_names(rows), [], defaultdict(dict), defaultdict(dict)
     equal = {column: key for key, owners in fit.join.keys.items() for column in owners.items()}  # all columns of a key
     for table, names in zip(fit.join.names, fit.join.named, strict=True):
         for name in names:
             whole[f"{table}.{name}"][table, name] = f"{table}.{name}"
             plain[name].setdefault(equal.get((table, name), (table, name)), f"{table}.{name}")
     for table, name, coef, part in _features(fit):
-        wanted = f"{table}.{name}" if f"{table}.{name}" in known else name
-        if wanted not in known:
+        wanted = f"{table}.{name}" if f"{table}.{name}" in there else name
+        if wanted not in there:
             raise InputError(f"rows has no column {name} or {table}.{name}: every feature is needed.")
         same = (plain[wanted] if wanted == name else {}) | whole[wanted]
         if len(same) > 1:
             which = " or ".join(same.values())
             raise InputError(f"rows has a column {wanted}, which could be {which}: call each by its whole name.")
-        values = as_feature(column("rows", rows, wanted))
-        if isinstance(part, Column):
-            terms.append(_level_scores(part, coef, values, f"{table}.{name}"))
+        values = column("rows", rows, wanted)
+        if isinstance(part, float):
+            known = numbers(values, f"rows.{wanted}")
+            terms.append(coef[0] * np.where(np.isnan(known), part, known))
         else:
-            terms.append(coef[0] * np.where(values.missing, part, numbers(values, f"rows.{wanted}")))
+            terms.append(_level_scores(part, coef, present(values), f"{table}.{name}"))
     if not terms:
         raise InputError("the model has no features: every score is its intercept.")
     return sum(terms, 0.0) + fit.intercept
 
 
-def _level_scores(levels: Column, coef: np.ndarray, part: Column, where: str) -> np.ndarray:
+def _level_scores(levels: pa.Array, coef: np.ndarray, part: pa.Array, where: str) -> np.ndarray:
     """Return the coefficient of each row's level, `(k,)`; 0 for a level that training did not see."""
-    (of_level, of_row), values = shared_codes([levels, part], [f"{where} in training", "rows"])
-    scores = np.zeros(len(values) + 1)  # the last one is for missing values: code -1
-    scores[of_level] = coef
-    return scores[of_row]
+    tables = {"levels": {"v": levels, "coef": coef}, "part": {"v": part, "row": np.arange(len(part))}}
+    kinds = [declared(str(array.type), f"{name}.v") for name, array in (("levels", levels), ("part", part))]
+    if kinds[1].kind == "uuid":  # levels are its texts
+        kinds[1] = kinds[1]._replace(kind="text")
+    with in_memory(tables) as ask:
+        cast = common_type(ask, {f"{where} in training": ("levels", kinds[0]), "rows": ("part", kinds[1])})
+        one, two = (compared(kind.sql, cast) for kind in kinds)
+        joined = f"part LEFT JOIN levels ON {one} IS NOT DISTINCT FROM {two}"
+        found = ask(f"SELECT COALESCE(coef, 0) AS score FROM {joined} ORDER BY row")
+    return numbers(column("scores", found, "score"), where)
 
 
-def _tests(value: str, levels: Column) -> list[str]:
-    cast = {"text": "VARCHAR", "uuid": "VARCHAR", "float": DOUBLE}.get(levels.kind)
+def _tests(value: str, levels: pa.Array) -> list[str]:
+    kind = declared(str(levels.type)).kind
+    cast = {"text": "VARCHAR", "float": DOUBLE}.get(kind)
     tests = []
-    for level, gone in zip(python_values(levels).tolist(), levels.missing, strict=True):
-        tests.append(f"{value} IS NULL" if gone else f"{compared(value, cast)} = {_literal(levels.kind, level)}")
+    for level in python_values(levels):
+        tests.append(f"{value} IS NULL" if level is None else f"{compared(value, cast)} = {_literal(kind, level)}")
     return tests
 
 
@@ -145,7 +157,7 @@ def _literal(kind: str, level: Any) -> str:
     """Write a level of a category as SQL."""
     if kind == "boolean":
         return "TRUE" if level else "FALSE"
-    if kind in ("text", "uuid"):
+    if kind == "text":
         return "'" + level.replace("'", "''") + "'"
     if kind == "float":
         return _number(level)
