@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsvm.errors import InputError, require_part
+from jaxsvm.errors import InputError, require_package, require_part
 from jaxsvm.relational.counting import semirings as counting
 from jaxsvm.relational.schema.assembly import assembled, check_types
 from jaxsvm.relational.schema.blocks import Block
@@ -144,6 +144,7 @@ class Join:
         Raises:
             InputError: On anything that does not fit, a cyclic join, and a join without rows or with one label.
         """
+        require_package("duckdb", "a join of tables")
         if not isinstance(tables, Mapping) or not tables:
             held = "empty" if isinstance(tables, Mapping) else f"a {type(tables).__name__}"
             raise InputError(f"tables is {held}: a dict of at least one table by name is needed.")

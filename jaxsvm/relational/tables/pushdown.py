@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
 @contextlib.contextmanager
 def in_memory(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Ask]:
-    """Ask DuckDB about tables in memory, by name; each is Arrow arrays by name."""
+    """Open a DuckDB of tables in memory, each of Arrow arrays by name, and yield a function that queries it."""
     duckdb, pa = (require_package(module, "a join of tables") for module in ("duckdb", "pyarrow"))
     with duckdb.connect() as connection:
         for name, columns in tables.items():
