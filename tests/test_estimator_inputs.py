@@ -15,9 +15,8 @@ from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 import jaxsvm
 from jaxsvm import coresets, designs, estimators
 from jaxsvm.errors import InputError
-from jaxsvm.estimators import linear
+from jaxsvm.estimators import linear, machines, probability
 from jaxsvm.estimators.measured import MEASURED
-from jaxsvm.estimators.training import machines, probability
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(60, 4))
@@ -185,7 +184,7 @@ def test_entries_of_sparse_points_that_are_there_twice_are_summed(machine):
 @pytest.mark.parametrize("apart", [0.0, 1e3])
 def test_decisions_on_points_far_from_the_origin_do_not_depend_on_the_batch(apart, monkeypatch):
     """Float32 points around 1e5, of a spread of .1, in one cluster or in two, and new ones of either dtype."""
-    from jaxsvm.estimators.training import kernel_values
+    from jaxsvm.estimators import kernel_values
 
     x = (0.1 * X + 1e5 + apart * (np.arange(60) % 2)[:, None]).astype(np.float32)
     machine = estimators.SVC(gamma=30.0, C=100.0).fit(x, Y)

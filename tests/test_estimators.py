@@ -21,8 +21,8 @@ from sklearn.preprocessing import StandardScaler
 
 import jaxsvm
 from jaxsvm import estimators, kernels
+from jaxsvm.estimators.machines import Progress
 from jaxsvm.estimators.measured import MEASURED
-from jaxsvm.estimators.training.machines import Progress
 from jaxsvm.loop import chains, many
 from jaxsvm.loop import driver as loop
 from jaxsvm.results.fit import Certificate
@@ -85,15 +85,12 @@ def test_sparse_and_float32_points_are_the_dense_ones():
 
 
 def test_blocks_of_a_compiled_program_are_the_values_by_numpy(monkeypatch):
-    from jaxsvm.estimators.training import kernel_values
-    from jaxsvm.estimators.training import kernel_values as training
+    from jaxsvm.estimators import kernel_values
 
     reference = estimators.SVC(tol=1e-6).fit(X, Y)
-    for module in (kernel_values, training):
-        monkeypatch.setattr(
-            module, "MEASURED", dataclasses.replace(MEASURED, values_by_numpy=0, values_by_blocks_of_numpy=0)
-        )
-    monkeypatch.setattr(training, "SIZES", dataclasses.replace(training.SIZES, bytes_held=0))
+    compiled = dataclasses.replace(MEASURED, values_by_numpy=0, values_by_blocks_of_numpy=0)
+    monkeypatch.setattr(kernel_values, "MEASURED", compiled)
+    monkeypatch.setattr(kernel_values, "SIZES", dataclasses.replace(kernel_values.SIZES, bytes_held=0))
     rows = estimators.SVC(tol=1e-6).fit(X, Y)
     np.testing.assert_allclose(rows.decision_function(X), reference.decision_function(X), atol=1e-4)
 
@@ -208,7 +205,7 @@ def test_a_chosen_c_is_the_best_of_the_folds():
 
 def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
     """With and without an equality, with an absent sample, in one block and by working sets."""
-    from jaxsvm.estimators.training.kernel_values import kernel_values
+    from jaxsvm.estimators.kernel_values import kernel_values
 
     values = kernel_values("rbf", 0.5, 0.0, 3, X2)
     K, y, Cs = values.between(X2, X2), np.where(Y2 == 1, 1.0, -1.0), np.geomspace(0.01, 1e3, 6)
@@ -254,7 +251,7 @@ def test_probabilities_are_calibrated_on_samples_left_out(multi_class):
 def test_coupled_probabilities_and_sigmoids_are_the_best_there_are():
     from scipy.optimize import minimize
 
-    from jaxsvm.estimators.training.probability import coupled, sigmoids
+    from jaxsvm.estimators.probability import coupled, sigmoids
 
     random = np.random.default_rng(0)
     truth = random.dirichlet(np.ones(4), size=20)

@@ -80,7 +80,7 @@ def _probabilities(model: Model, values: np.ndarray) -> np.ndarray | None:
     """Return probabilities of the classes, `(m, k)`, of a model that was trained with --probability; else None."""
     if model.sigmoids is None:
         return None
-    from jaxsvm.estimators.training.probability import Sigmoid, coupled  # it imports scikit-learn
+    from jaxsvm.estimators.probability import Sigmoid, coupled  # it imports scikit-learn
 
     machines = zip(model.sigmoids, values.reshape(len(values), -1).T, strict=True)
     p = np.stack([Sigmoid(*pair)(column) for pair, column in machines], axis=1)

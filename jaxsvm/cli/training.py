@@ -209,7 +209,7 @@ def _calibrated(job: Job, C: float, values: np.ndarray | None) -> tuple[tuple[fl
         C: The penalty.
         values: Such values, `(n, machines)`; None: five more fits make them.
     """
-    from jaxsvm.estimators.training.probability import cross_fitted, sigmoids  # it imports scikit-learn
+    from jaxsvm.estimators.probability import cross_fitted, sigmoids  # it imports scikit-learn
 
     order, stop, k = np.argsort(job.codes, kind="stable"), job.stop, len(job.classes or ())
     codes, places, trainer = job.codes[order], list(combinations(range(k), 2)), _trainer(job)

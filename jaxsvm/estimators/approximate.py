@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+import dataclasses
 from typing import Any, ClassVar
 
 import jax
@@ -11,16 +11,17 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from jaxsvm.coresets import coreset
 from jaxsvm.estimators.base import JaxsvmEstimator, LinearEstimator, report, require_finite
+from jaxsvm.estimators.kernel_values import kernel_values, padded_rows
 from jaxsvm.estimators.linear import LinearSVC
-from jaxsvm.estimators.training.kernel_values import kernel_values, padded_rows
-from jaxsvm.estimators.training.machines import weighted_problem
+from jaxsvm.estimators.machines import weighted_problem
 from jaxsvm.estimators.validation import (
+    POSITIVE,
     ClassWeight,
     EstimatorKernel,
     Gamma,
@@ -39,6 +40,7 @@ from jaxsvm.points.rows import SparseRows
 from jaxsvm.runtime.arrays import require_own_process, transfers
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
     """Kernel classification of many samples: a `LinearSVC` on features that approximate the kernel.
 
@@ -68,38 +70,22 @@ class NystroemSVC(ClassifierMixin, JaxsvmEstimator):
         fit_status_: 0, or 1 if a class is not certified to `tol`.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
+    n_components: int = 100
+    kernel: EstimatorKernel = "rbf"
+    gamma: Gamma = "scale"
+    degree: int = 3
+    coef0: float = 0.0
+    method: str = "nystroem"
+    landmarks: str = "pivoted"
+    loss: str = "squared_hinge"
+    C: float = 1.0
+    tol: float = 1e-4
+    class_weight: ClassWeight | None = None
+    random_state: Seed | None = None
+    _limits: ClassVar[dict[str, Any]] = {
         "kernel": [StrOptions({"rbf", "laplacian", "poly", "sigmoid"}), Kernel],
-        "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0.0, None, closed="left")],
-        "degree": [Interval(Integral, 1, None, closed="left")],
-        "coef0": [Interval(Real, None, None, closed="neither")],
-        "method": [StrOptions({"nystroem", "fourier"})],
-        "landmarks": [StrOptions({"pivoted", "random"})],
-        "loss": [StrOptions({"hinge", "squared_hinge"})],
-        "C": [Interval(Real, 0.0, None, closed="neither")],
-        "tol": [Interval(Real, 0.0, None, closed="neither")],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "random_state": ["random_state"],
+        "C": POSITIVE,
     }
-
-    def __init__(
-        self,
-        *,
-        n_components: int = 100,
-        kernel: EstimatorKernel = "rbf",
-        gamma: Gamma = "scale",
-        degree: int = 3,
-        coef0: float = 0.0,
-        method: str = "nystroem",
-        landmarks: str = "pivoted",
-        loss: str = "squared_hinge",
-        C: float = 1.0,
-        tol: float = 1e-4,
-        class_weight: ClassWeight | None = None,
-        random_state: Seed | None = None,
-    ) -> None:
-        self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating
@@ -163,6 +149,7 @@ def _features(basis: Any, x: Any) -> Any:
     return basis(x)
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class CoresetSVC(LinearEstimator):
     """A linear hinge SVM with a free bias, trained on a coreset: a few weighted samples.
 
@@ -186,24 +173,12 @@ class CoresetSVC(LinearEstimator):
         fit_status_: 0, or 1 if a class is not certified to `tol`.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "C": [Interval(Real, 0.0, None, closed="neither")],
-        "m": [Interval(Integral, 2, None, closed="left")],
-        "tol": [Interval(Real, 0.0, None, closed="neither")],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "random_state": ["random_state"],
-    }
-
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        m: int = 1000,
-        tol: float = 1e-3,
-        class_weight: ClassWeight | None = None,
-        random_state: Seed | None = None,
-    ) -> None:
-        self._store_parameters(locals())
+    C: float = 1.0
+    m: int = 1000
+    tol: float = 1e-3
+    class_weight: ClassWeight | None = None
+    random_state: Seed | None = None
+    _limits: ClassVar[dict[str, Any]] = {"C": POSITIVE}
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,14 +12,13 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model._base import LinearClassifierMixin
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
 from jaxsvm.errors import InputError, warn
-from jaxsvm.estimators.training.kernel_values import FLOAT32_ERROR, VALUES_PER_BLOCK, KernelValues, kernel_values
-from jaxsvm.estimators.training.machines import decisions
-from jaxsvm.estimators.validation import checked, require_finite_decisions
+from jaxsvm.estimators.kernel_values import FLOAT32_ERROR, VALUES_PER_BLOCK, KernelValues, kernel_values
+from jaxsvm.estimators.machines import decisions
+from jaxsvm.estimators.validation import LIMITS, EstimatorKernel, Gamma, checked, require_finite_decisions
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.many import Solved
 from jaxsvm.points.rows import DenseOrSparse, SparseRows
@@ -31,15 +30,20 @@ DTYPES = [np.float64, np.float32]
 
 
 class JaxsvmEstimator(BaseEstimator):
-    """An estimator whose pickle is read only by the version of jaxsvm that wrote it: attributes may change meaning."""
+    """An estimator whose parameters are the fields of a dataclass.
+
+    A pickle of it is read only by the version of jaxsvm that wrote it: attributes may change meaning.
+    """
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any: ...  # parameters are stored by name
+        def __getattr__(self, name: str) -> Any: ...  # what a fit stores
 
-    def _store_parameters(self, arguments: dict[str, Any]) -> None:
-        """Store the arguments of a constructor, its `locals()`, as attributes of the same names."""
-        vars(self).update((name, value) for name, value in arguments.items() if name != "self")
+    _limits: ClassVar[dict[str, Any]] = {}  # of parameters that differ from `LIMITS`
+
+    @property
+    def _parameter_constraints(self) -> dict[str, Any]:
+        return {name: self._limits.get(name, LIMITS[name]) for name in self._get_param_names()}
 
     def __getstate__(self) -> dict[str, Any]:
         state: Any = super().__getstate__()
@@ -55,22 +59,16 @@ class JaxsvmEstimator(BaseEstimator):
         super().__setstate__({name: value for name, value in state.items() if name != "_jaxsvm_version"})
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class KernelEstimator(JaxsvmEstimator):
-    """An estimator with a kernel and support vectors; derived classes have its parameters."""
+    """An estimator with a kernel and support vectors; `SVC` describes its parameters."""
 
+    kernel: EstimatorKernel = "rbf"
+    degree: int = 3
+    gamma: Gamma = "scale"
+    coef0: float = 0.0
+    tol: float = 1e-3
     _by_pairs = False
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "kernel": [StrOptions({"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}), callable],
-        "degree": [Interval(Integral, 0, None, closed="left")],
-        "gamma": [StrOptions({"scale", "auto"}), Interval(Real, 0.0, None, closed="left")],
-        "coef0": [Interval(Real, None, None, closed="neither")],
-        "tol": [Interval(Real, 0.0, None, closed="neither")],
-        "shrinking": ["boolean"],
-        "cache_size": [Interval(Real, 0, None, closed="neither")],
-        "verbose": ["verbose"],
-        "max_iter": [Interval(Integral, -1, None, closed="left")],
-    }
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -207,6 +205,16 @@ class KernelEstimator(JaxsvmEstimator):
                 f"X.shape[1] = {K.shape[1]} should be equal to {self.shape_fit_[0]}, the number of samples at "
                 "training time"
             )
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class LibsvmEstimator(KernelEstimator):
+    """A kernel estimator with the other parameters of LIBSVM's."""
+
+    shrinking: bool = True
+    cache_size: float = 200
+    verbose: bool = False
+    max_iter: int = -1
 
 
 class LinearEstimator(LinearClassifierMixin, JaxsvmEstimator):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from itertools import combinations
-from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,16 +12,15 @@ from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state, column_or_1d
-from sklearn.utils._param_validation import Hidden, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _ovr_decision_function
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.base import KernelEstimator, report, require_finite, warn_of
-from jaxsvm.estimators.training import probability as probabilities
-from jaxsvm.estimators.training.kernel_values import Samples, samples
-from jaxsvm.estimators.training.machines import (
+from jaxsvm.estimators import probability as probabilities
+from jaxsvm.estimators.base import KernelEstimator, LibsvmEstimator, report, require_finite, warn_of
+from jaxsvm.estimators.kernel_values import Samples, samples
+from jaxsvm.estimators.machines import (
     Machine,
     Progress,
     against_rest,
@@ -37,8 +35,6 @@ from jaxsvm.estimators.training.machines import (
 )
 from jaxsvm.estimators.validation import (
     ClassWeight,
-    EstimatorKernel,
-    Gamma,
     Seed,
     class_factors,
     classes_of,
@@ -60,105 +56,22 @@ def _has_probability(estimator: Any) -> bool:
     return True
 
 
-class SVC(ClassifierMixin, KernelEstimator):
-    """Support vector classification with a kernel: `min |w|^2 / 2 + sum_i C_i max(0, 1 - y_i f(x_i))`.
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class KernelClassifier(ClassifierMixin, KernelEstimator):
+    """A classifier by machines of two classes, of pairs of classes or of each against the rest; see `SVC`."""
 
-    Parameters, attributes and signs are those of `sklearn.svm.SVC` (of version 1.9), with more choices; each machine of
-    two classes comes with a duality gap (`certificate_`).
-
-    Args:
-        C: The cost of a unit of slack, > 0; times class and sample weights. Infinite, with the hinge, is the hard
-            margin: the solution of every C above some value; if there is none up to 1e10, a ConvergenceWarning.
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
-            returns their kernel matrix, as in scikit-learn; or a kernel of `jaxsvm.kernels`.
-        degree: The degree of "poly", >= 1.
-        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
-        coef0: The constant of "poly" (>= 0) and "sigmoid".
-        loss: "hinge", or "squared_hinge" (`C_i max(0, 1 - y_i f)^2`, as in scikit-learn's `LinearSVC`).
-        bias: "free" (LIBSVM's), "regularized" (one more feature of value 1) or "none".
-        multi_class: "ovo" (all pairs of classes, which vote, LIBSVM's), "ddag" (all pairs, of which k - 1 decide about
-            a point: each rules out a class; Platt, Cristianini and Shawe-Taylor 2000) or "ovr" (each class against the
-            rest).
-        shrinking: Accepted for compatibility with scikit-learn; no effect.
-        probability: Whether to fit sigmoids for `predict_proba`, by five-fold cross-validation.
-        tol: The relative duality gap to certify for each machine, and LIBSVM's largest violation, > 0.
-        cache_size: Accepted for compatibility with scikit-learn; no effect.
-        class_weight: Factors of C by class, "balanced" (by the sum of sample weights for "ovr", by the number of
-            samples for pairs, as in LIBSVM), or None.
-        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
-        max_iter: Most pair steps of a machine, checked between working sets; -1 sets no limit.
-        decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
-        break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
-        random_state: The seed of the folds of `probability`, and of a solver that draws.
-        solver: A solver's configuration, such as `jaxsvm.FrankWolfe(variant="smo", tol=1e-4)`, for a loss and a bias
-            that it is for; its own tolerance and number of steps then take the place of `tol` and `max_iter`.
-
-    Attributes:
-        classes_: Labels, sorted, `(k,)`.
-        support_: Indices of the support vectors, by class, `(s,)`.
-        support_vectors_: The support vectors, `(s, d)`.
-        n_support_: The number of support vectors of each class, `(k,)`.
-        dual_coef_: `y_i a_i` in LIBSVM's layout, `(k - 1, s)`; with "ovr" and three classes or more `(k, s)`.
-        intercept_: The constant of each machine.
-        coef_: The weights of each machine, for a linear kernel.
-        class_weight_: Factors of C, `(k,)`.
-        n_iter_: The number of pair steps of each machine, `(k (k - 1) / 2,)`.
-        fit_status_: 0, or 1 if a machine is not certified to `tol` (`fit` gave a ConvergenceWarning).
-        certificate_: Primal value, dual value and relative gap of each machine: `dual <= optimum <= primal`.
-        probA_: The slope of each sigmoid, `(machines,)`; empty without `probability`.
-        probB_: The shift of each sigmoid, `(machines,)`.
-        n_features_in_: The number of features d.
-        feature_names_in_: Names of the columns, if they have any.
-        shape_fit_: The shape of the training points.
-    """
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="right")],
-        "loss": [StrOptions({"hinge", "squared_hinge"})],
-        "bias": [StrOptions({"free", "regularized", "none"})],
-        "multi_class": [StrOptions({"ovo", "ddag", "ovr"})],
-        "probability": ["boolean", Hidden(StrOptions({"deprecated"}))],
-        "class_weight": [StrOptions({"balanced"}), dict, None],
-        "decision_function_shape": [StrOptions({"ovr", "ovo"})],
-        "break_ties": ["boolean"],
-        "random_state": ["random_state"],
-        "solver": [Solver, None],
-    }
-
+    class_weight: ClassWeight | None = None
+    decision_function_shape: str = "ovr"
+    # What some derived classes have as parameters.
+    loss, bias, multi_class = "hinge", "free", "ovo"
+    probability, break_ties, random_state, max_iter, solver = probabilities.DEFAULT_PROBABILITY, False, None, -1, None
     scikit_learn_class = "SVC"
-    solver: Solver | None = None
     _may_round = True  # kernel values may be float32
-    _done: Callable[[Solved], Any] | None = None  # called with the solution of each machine
-
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        kernel: EstimatorKernel = "rbf",
-        degree: int = 3,
-        gamma: Gamma = "scale",
-        coef0: float = 0.0,
-        loss: str = "hinge",
-        bias: str = "free",
-        multi_class: str = "ovo",
-        shrinking: bool = True,
-        probability: bool | str = probabilities.DEFAULT_PROBABILITY,
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        class_weight: ClassWeight | None = None,
-        verbose: bool = False,
-        max_iter: int = -1,
-        decision_function_shape: str = "ovr",
-        break_ties: bool = False,
-        random_state: Seed | None = None,
-        solver: Solver | None = None,
-    ) -> None:
-        self._store_parameters(locals())
+    _done = None  # called with the solution of each machine
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating
-    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "SVC":
+    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on labelled samples; return the estimator.
 
         Args:
@@ -233,7 +146,7 @@ class SVC(ClassifierMixin, KernelEstimator):
         ready = [machine for machine in machines if len(np.unique(machine.signs)) == 2]
         progress = Progress(self, len(ready))
         options: dict[str, Any] = {
-            "max_iter": getattr(self, "max_iter", -1),  # some derived classes have none
+            "max_iter": self.max_iter,
             "done": self._done or progress.ended,
             "callback": progress.callback,
             "solver": self.solver,
@@ -346,3 +259,66 @@ class SVC(ClassifierMixin, KernelEstimator):
     def predict_log_proba(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the logarithms of `predict_proba(X)`."""
         return np.log(self.predict_proba(X))
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class SVC(KernelClassifier, LibsvmEstimator):
+    """Support vector classification with a kernel: `min |w|^2 / 2 + sum_i C_i max(0, 1 - y_i f(x_i))`.
+
+    Parameters, attributes and signs are those of `sklearn.svm.SVC` (of version 1.9), with more choices; each machine of
+    two classes comes with a duality gap (`certificate_`).
+
+    Args:
+        C: The cost of a unit of slack, > 0; times class and sample weights. Infinite, with the hinge, is the hard
+            margin: the solution of every C above some value; if there is none up to 1e10, a ConvergenceWarning.
+        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
+            returns their kernel matrix, as in scikit-learn; or a kernel of `jaxsvm.kernels`.
+        degree: The degree of "poly", >= 1.
+        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
+        coef0: The constant of "poly" (>= 0) and "sigmoid".
+        loss: "hinge", or "squared_hinge" (`C_i max(0, 1 - y_i f)^2`, as in scikit-learn's `LinearSVC`).
+        bias: "free" (LIBSVM's), "regularized" (one more feature of value 1) or "none".
+        multi_class: "ovo" (all pairs of classes, which vote, LIBSVM's), "ddag" (all pairs, of which k - 1 decide about
+            a point: each rules out a class; Platt, Cristianini and Shawe-Taylor 2000) or "ovr" (each class against the
+            rest).
+        shrinking: Accepted for compatibility with scikit-learn; no effect.
+        probability: Whether to fit sigmoids for `predict_proba`, by five-fold cross-validation.
+        tol: The relative duality gap to certify for each machine, and LIBSVM's largest violation, > 0.
+        cache_size: Accepted for compatibility with scikit-learn; no effect.
+        class_weight: Factors of C by class, "balanced" (by the sum of sample weights for "ovr", by the number of
+            samples for pairs, as in LIBSVM), or None.
+        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
+        max_iter: Most pair steps of a machine, checked between working sets; -1 sets no limit.
+        decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
+        break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
+        random_state: The seed of the folds of `probability`, and of a solver that draws.
+        solver: A solver's configuration, such as `jaxsvm.FrankWolfe(variant="smo", tol=1e-4)`, for a loss and a bias
+            that it is for; its own tolerance and number of steps then take the place of `tol` and `max_iter`.
+
+    Attributes:
+        classes_: Labels, sorted, `(k,)`.
+        support_: Indices of the support vectors, by class, `(s,)`.
+        support_vectors_: The support vectors, `(s, d)`.
+        n_support_: The number of support vectors of each class, `(k,)`.
+        dual_coef_: `y_i a_i` in LIBSVM's layout, `(k - 1, s)`; with "ovr" and three classes or more `(k, s)`.
+        intercept_: The constant of each machine.
+        coef_: The weights of each machine, for a linear kernel.
+        class_weight_: Factors of C, `(k,)`.
+        n_iter_: The number of pair steps of each machine, `(k (k - 1) / 2,)`.
+        fit_status_: 0, or 1 if a machine is not certified to `tol` (`fit` gave a ConvergenceWarning).
+        certificate_: Primal value, dual value and relative gap of each machine: `dual <= optimum <= primal`.
+        probA_: The slope of each sigmoid, `(machines,)`; empty without `probability`.
+        probB_: The shift of each sigmoid, `(machines,)`.
+        n_features_in_: The number of features d.
+        feature_names_in_: Names of the columns, if they have any.
+        shape_fit_: The shape of the training points.
+    """
+
+    C: float = 1.0
+    loss: str = "hinge"
+    bias: str = "free"
+    multi_class: str = "ovo"
+    probability: bool | str = probabilities.DEFAULT_PROBABILITY
+    break_ties: bool = False
+    random_state: Seed | None = None
+    solver: Solver | None = None

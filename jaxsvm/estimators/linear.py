@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+import dataclasses
+from numbers import Integral
 from typing import Any, ClassVar, Literal, cast
 
 import jax
@@ -20,9 +21,9 @@ from jaxsvm.designs.features import applied
 from jaxsvm.designs.fit import fit as fit_rows
 from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import LinearEstimator, report, require_finite
-from jaxsvm.estimators.training.kernel_values import padded_rows
-from jaxsvm.estimators.training.machines import Progress, one_thread, weighted_problem
-from jaxsvm.estimators.validation import ClassWeight, Seed, labelled, signs_against_rest
+from jaxsvm.estimators.kernel_values import padded_rows
+from jaxsvm.estimators.machines import Progress, one_thread, weighted_problem
+from jaxsvm.estimators.validation import POSITIVE, ClassWeight, Seed, labelled, signs_against_rest
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import estimating, until_halt
@@ -39,6 +40,7 @@ from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class LinearSVC(SparseCoefMixin, LinearEstimator):
     """Linear support vector classification, each class against the rest, with a regularised bias.
 
@@ -72,41 +74,26 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         certificate_: Primal value, dual value and relative gap of each class.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "penalty": [StrOptions({"l2"})],
-        "loss": [StrOptions({"hinge", "squared_hinge"})],
-        "dual": ["boolean", StrOptions({"auto"})],
-        "tol": [Interval(Real, 0.0, None, closed="neither")],
-        "C": [Interval(Real, 0.0, None, closed="neither")],
+    penalty: str = "l2"
+    loss: str = "squared_hinge"
+    _: dataclasses.KW_ONLY
+    dual: bool | Literal["auto"] = "auto"
+    tol: float = 1e-4
+    C: float = 1.0
+    multi_class: str = "ovr"
+    fit_intercept: bool = True
+    intercept_scaling: float = 1.0
+    class_weight: ClassWeight | None = None
+    verbose: int = 0
+    random_state: Seed | None = None
+    max_iter: int = 1000
+    solver: Solver | None = None
+    _features = ()
+    _limits: ClassVar[dict[str, Any]] = {
+        "C": POSITIVE,
         "multi_class": [StrOptions({"ovr"})],
-        "fit_intercept": ["boolean"],
-        "intercept_scaling": [Interval(Real, 0, None, closed="neither")],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "verbose": ["verbose"],
-        "random_state": ["random_state"],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
-        "solver": [Solver, None],
     }
-    _features: tuple[Any, ...] = ()
-
-    def __init__(
-        self,
-        penalty: str = "l2",
-        loss: str = "squared_hinge",
-        *,
-        dual: bool | Literal["auto"] = "auto",
-        tol: float = 1e-4,
-        C: float = 1.0,
-        multi_class: str = "ovr",
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        class_weight: ClassWeight | None = None,
-        verbose: int = 0,
-        random_state: Seed | None = None,
-        max_iter: int = 1000,
-        solver: Solver | None = None,
-    ) -> None:
-        self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating

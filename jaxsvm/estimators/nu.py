@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from numbers import Real
+import dataclasses
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _num_samples
 
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.base import KernelEstimator
-from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.regression import MOST_VARIABLES, SVR, both_sides, first_at_bounds
-from jaxsvm.estimators.training.kernel_values import Samples
-from jaxsvm.estimators.training.machines import Machine, Progress, undecided
-from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma, Seed, sample_weights
+from jaxsvm.estimators.base import LibsvmEstimator
+from jaxsvm.estimators.classifier import KernelClassifier
+from jaxsvm.estimators.kernel_values import Samples
+from jaxsvm.estimators.machines import Machine, Progress, undecided
+from jaxsvm.estimators.probability import DEFAULT_PROBABILITY
+from jaxsvm.estimators.regression import MOST_VARIABLES, Regressor, both_sides, first_at_bounds
+from jaxsvm.estimators.validation import POSITIVE, Seed, sample_weights
 from jaxsvm.loop.interruption import until_halt
 from jaxsvm.loop.many import BoxData, Solved, constant_solution, padded_size, solve_box
 
@@ -28,7 +27,8 @@ def _require_storable(n: int, most: int, instead: str) -> None:
         raise InputError(f"X has {n} samples: kernel values of up to {most} are stored; use {instead}.")
 
 
-class NuSVC(SVC):
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class NuSVC(KernelClassifier, LibsvmEstimator):
     """Support vector classification with a kernel, nu in place of C.
 
     `min a'Qa / 2` over `0 <= a <= 1`, where the sum of each class is `nu n / 2` (Schoelkopf et al. 2000; LIBSVM's
@@ -38,62 +38,20 @@ class NuSVC(SVC):
     Args:
         nu: At most this share of the samples has margin errors, at least this share is support; in (0, 1], up to twice
             the share of the smaller class.
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
-        degree: The degree of "poly", >= 1.
-        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
-        coef0: The constant of "poly" (>= 0) and "sigmoid".
-        shrinking: Accepted for compatibility with scikit-learn; no effect.
-        probability: Whether to fit sigmoids for `predict_proba`.
-        tol: LIBSVM's largest violation, and the relative duality gap of the solution, > 0.
-        cache_size: Accepted for compatibility with scikit-learn; no effect.
         class_weight: Factors of sample weights by class, "balanced", or None; nu is a share of their sum.
-        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
-        max_iter: Most pair steps of a machine; -1 sets no limit.
-        decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
-        break_ties: Whether decision values break ties of votes, which takes "ovr" columns.
-        random_state: The seed of the folds of `probability`.
 
     Attributes:
         C_: The C at which `SVC` has the same solution, one number per machine.
 
-    All others are those of `SVC`.
+    All other parameters and attributes are those of `SVC`.
     """
 
-    loss = "hinge"
-    bias = "free"
-    multi_class = "ovo"
+    nu: float = 0.5
+    probability: bool | str = DEFAULT_PROBABILITY
+    break_ties: bool = False
+    random_state: Seed | None = None
     _may_round = False  # kernel values are float64 throughout
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **{
-            name: value
-            for name, value in SVC._parameter_constraints.items()
-            if name not in ("C", "loss", "bias", "multi_class", "solver")
-        },
-        "nu": [Interval(Real, 0.0, 1.0, closed="right")],
-    }
-
     scikit_learn_class = "NuSVC"
-
-    def __init__(
-        self,
-        *,
-        nu: float = 0.5,
-        kernel: EstimatorKernel = "rbf",
-        degree: int = 3,
-        gamma: Gamma = "scale",
-        coef0: float = 0.0,
-        shrinking: bool = True,
-        probability: bool | str = DEFAULT_PROBABILITY,
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        class_weight: ClassWeight | None = None,
-        verbose: bool = False,
-        max_iter: int = -1,
-        decision_function_shape: str = "ovr",
-        break_ties: bool = False,
-        random_state: Seed | None = None,
-    ) -> None:
-        self._store_parameters(locals())
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         data = data.with_definiteness()
@@ -149,7 +107,8 @@ def _largest_nu(machine: Machine) -> float:
     return 2 * min(upper[y == 1].sum(), upper[y == -1].sum()) / upper.sum() if len(y) else 0.0
 
 
-class NuSVR(SVR):
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class NuSVR(Regressor):
     """Support vector regression with a kernel, a share nu of errors in place of the width of the tube.
 
     `min |w|^2 / 2 + sum_i C_i (nu epsilon + max(0, |y_i - f(x_i)| - epsilon))` over w, b and `epsilon >= 0`. Parameters
@@ -159,46 +118,16 @@ class NuSVR(SVR):
     Args:
         nu: At most this share of the samples is outside the tube, at least this share is support, in (0, 1].
         C: The cost of a unit of error outside the tube, > 0.
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
-        degree: The degree of "poly", >= 1.
-        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
-        coef0: The constant of "poly" (>= 0) and "sigmoid".
-        shrinking: Accepted for compatibility with scikit-learn; no effect.
-        tol: The relative duality gap, and LIBSVM's largest violation (in units of y), > 0.
-        cache_size: Accepted for compatibility with scikit-learn; no effect.
-        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
-        max_iter: Most pair steps; -1 sets no limit.
 
     Attributes:
         epsilon_: Half the width of the tube, in units of y.
 
-    All others are those of `SVR`.
+    All other parameters and attributes are those of `SVR`.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="neither")],
-        "nu": [Interval(Real, 0.0, 1.0, closed="right")],
-    }
-
+    nu: float = 0.5
+    _limits: ClassVar[dict[str, Any]] = {"C": POSITIVE}
     scikit_learn_class = "NuSVR"
-
-    def __init__(
-        self,
-        *,
-        nu: float = 0.5,
-        C: float = 1.0,
-        kernel: EstimatorKernel = "rbf",
-        degree: int = 3,
-        gamma: Gamma = "scale",
-        coef0: float = 0.0,
-        shrinking: bool = True,
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        verbose: bool = False,
-        max_iter: int = -1,
-    ) -> None:
-        self._store_parameters(locals())
 
     def _learn(self, X: Any, y: Any, sample_weight: Any) -> Any:
         n = int(np.count_nonzero(sample_weights(sample_weight, _num_samples(X)) > 0))

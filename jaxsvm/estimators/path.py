@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from itertools import combinations
-from numbers import Integral
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
-from sklearn.utils._param_validation import Interval
 
 from jaxsvm.errors import InputError, warn
-from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.training.kernel_values import Samples
-from jaxsvm.estimators.training.machines import Machine, class_slices, one_thread, weighted_problem
-from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
-from jaxsvm.estimators.validation import ClassWeight, EstimatorKernel, Gamma
+from jaxsvm.estimators.classifier import KernelClassifier
+from jaxsvm.estimators.kernel_values import Samples
+from jaxsvm.estimators.machines import Machine, class_slices, one_thread, weighted_problem
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.chains import Chain, solve_chains
 from jaxsvm.loop.interruption import answering
@@ -49,7 +46,8 @@ class _Task(NamedTuple):
     folds: np.ndarray
 
 
-class SVCPath(SVC):
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class SVCPath(KernelClassifier):
     """Support vector classification whose C is chosen by cross-validation, as `LassoCV` chooses its alpha.
 
     All values of C and all folds share one kernel matrix and the compiled programs; every fit is certified.
@@ -58,17 +56,12 @@ class SVCPath(SVC):
         Cs: Values of C, or the size of a grid: from 0.01 to 1,000, or with the squared hinge from the data
             (`jaxsvm.C_grid`).
         cv: The folds: a number, a splitter of scikit-learn, or pairs of indices.
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
-        degree: The degree of "poly", >= 1.
-        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
-        coef0: The constant of "poly" (>= 0) and "sigmoid".
         loss: "hinge" (all pairs of classes), or "squared_hinge" (`C max(0, 1 - y f)^2`, each class against the rest, by
             `jaxsvm.cross_validate`: for thousands of samples and fine grids of C).
-        bias: "free", "regularized" or "none".
         one_standard_error: Whether C is the smallest whose mean score is within one standard error of the best.
         tol: The relative duality gap to certify for every fit, > 0.
-        class_weight: Factors of C by class, "balanced", or None.
-        decision_function_shape: "ovr" (one column per class) or "ovo" (one column per pair) of `decision_function`.
+
+    The other parameters are those of `SVC`.
 
     Attributes:
         C_: The chosen value.
@@ -82,37 +75,11 @@ class SVCPath(SVC):
     All others are those of `SVC` at `C_`, trained on all samples.
     """
 
-    probability = DEFAULT_PROBABILITY
-    break_ties = False
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **{
-            name: SVC._parameter_constraints[name]
-            for name in ("kernel", "degree", "gamma", "coef0", "loss", "bias", "tol", "class_weight")
-        },
-        "decision_function_shape": SVC._parameter_constraints["decision_function_shape"],
-        "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
-        "cv": ["cv_object"],
-        "one_standard_error": ["boolean"],
-    }
-
-    def __init__(
-        self,
-        *,
-        Cs: int | Sequence[float] | np.ndarray = 20,
-        cv: Folds | None = 5,
-        kernel: EstimatorKernel = "rbf",
-        degree: int = 3,
-        gamma: Gamma = "scale",
-        coef0: float = 0.0,
-        loss: str = "hinge",
-        bias: str = "free",
-        one_standard_error: bool = False,
-        tol: float = 1e-3,
-        class_weight: ClassWeight | None = None,
-        decision_function_shape: str = "ovr",
-    ) -> None:
-        self._store_parameters(locals())
+    Cs: int | Sequence[float] | np.ndarray = 20
+    cv: Folds | None = 5
+    loss: str = "hinge"
+    bias: str = "free"
+    one_standard_error: bool = False
 
     @property
     def multi_class(self) -> str:
@@ -125,7 +92,8 @@ class SVCPath(SVC):
             checked_values(self.Cs)
         codes = self._codes[self._order]
         weight = self._weight[self._order] * self.class_weight_[codes]
-        splitter: Any = check_cv(self.cv, self._codes, classifier=True)
+        cv: Any = self.cv
+        splitter: Any = check_cv(cv, self._codes, classifier=True)
         place = np.full(len(self._codes), -1)  # of samples in their original order among those sorted by class
         place[self._order] = np.arange(len(codes))
         parts = [tuple(map(np.asarray, pair)) for pair in splitter.split(np.zeros(len(place)), self._codes)]
@@ -164,7 +132,8 @@ class SVCPath(SVC):
 
     def _correct_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
         """Return which left-out samples are correct at each C, by chains of all pairs on parts of one kernel matrix."""
-        self.Cs_ = np.sort(np.asarray(self.Cs, float)) if np.ndim(self.Cs) else np.geomspace(1e-2, 1e3, self.Cs)
+        Cs: Any = self.Cs
+        self.Cs_ = np.sort(np.asarray(Cs, float)) if np.ndim(Cs) else np.geomspace(1e-2, 1e3, Cs)
         data = data.with_definiteness()
         for C in (self.Cs_[0], self.Cs_[-1]):
             require_costs(C, weight, np.float64)
@@ -248,8 +217,8 @@ class SVCPath(SVC):
             y = np.where(codes == code, 1.0, -1.0)
             problem = weighted_problem(operator, y, weight / weight.max(), 0.5, self.loss, self.bias)  # of C = 1
             if not gaps:
-                Cs = np.asarray(self.Cs, float) if np.ndim(self.Cs) else C_grid(problem, self.Cs) / scale
-                self.Cs_ = np.sort(Cs)
+                Cs: Any = self.Cs
+                self.Cs_ = np.sort(np.asarray(Cs, float)) if np.ndim(Cs) else C_grid(problem, Cs) / scale
             fits = cross_validate(problem, self.Cs_ * scale, masks, tol=self.tol).fits
             gaps.append(np.asarray(fits.certificate.relative_gap))
             values.append(np.zeros((len(self.Cs_), n)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from numbers import Real
-from typing import Any, ClassVar
+import dataclasses
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -11,13 +11,12 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin, RegressorMixin, _fit_context
 from sklearn.utils import column_or_1d
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _num_samples
 
-from jaxsvm.estimators.base import KernelEstimator, report, require_finite
-from jaxsvm.estimators.training.kernel_values import Samples, samples
-from jaxsvm.estimators.training.machines import Progress, hard_margin
-from jaxsvm.estimators.validation import EstimatorKernel, Gamma, costs, sample_weights
+from jaxsvm.estimators.base import LibsvmEstimator, report, require_finite
+from jaxsvm.estimators.kernel_values import Samples, samples
+from jaxsvm.estimators.machines import Progress, hard_margin
+from jaxsvm.estimators.validation import costs, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import estimating
 from jaxsvm.loop.many import (
@@ -43,7 +42,7 @@ ZERO_OBJECTIVE = (
 )
 
 
-class OneMachine(KernelEstimator):
+class OneMachine(LibsvmEstimator):
     """A kernel estimator of a single machine without classes."""
 
     _variables = 1  # of each sample
@@ -80,66 +79,16 @@ class OneMachine(KernelEstimator):
         return super().n_support_[:1]
 
 
-class SVR(RegressorMixin, OneMachine):
-    """Support vector regression with a kernel: `min |w|^2 / 2 + sum_i C_i max(0, |y_i - f(x_i)| - epsilon)`.
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class Regressor(RegressorMixin, OneMachine):
+    """A regression machine, of 2 n variables: those above the tube first."""
 
-    Parameters and attributes are those of `sklearn.svm.SVR`; there is also `certificate_`. It is solved as a
-    box problem of 2 n variables, one for each side of the tube.
-
-    Args:
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
-        degree: The degree of "poly", >= 1.
-        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
-        coef0: The constant of "poly" (>= 0) and "sigmoid".
-        tol: The relative duality gap, and LIBSVM's largest violation (in units of y), > 0.
-        C: The cost of a unit of error outside the tube, > 0; infinite: a tube that holds all samples.
-        epsilon: Half the width of the tube, in units of y, >= 0.
-        shrinking: Accepted for compatibility with scikit-learn; no effect.
-        cache_size: Accepted for compatibility with scikit-learn; no effect.
-        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
-        max_iter: Most pair steps; -1 sets no limit.
-
-    Attributes:
-        support_: Indices of the support vectors, `(s,)`.
-        support_vectors_: The support vectors, `(s, d)`.
-        n_support_: The number of support vectors, `(1,)`.
-        dual_coef_: Coefficients, `(1, s)`.
-        intercept_: The constant, `(1,)`.
-        coef_: Weights of a linear kernel, `(1, d)`.
-        n_iter_: The number of pair steps.
-        fit_status_: 0, or 1 if `tol` was not reached (`fit` gave a ConvergenceWarning).
-        certificate_: Primal value, dual value and relative gap.
-    """
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **KernelEstimator._parameter_constraints,
-        "C": [Interval(Real, 0.0, None, closed="right")],
-        "epsilon": [Interval(Real, 0.0, None, closed="left")],
-    }
-
-    scikit_learn_class = "SVR"
+    C: float = 1.0
     _variables = 2
-
-    def __init__(
-        self,
-        *,
-        kernel: EstimatorKernel = "rbf",
-        degree: int = 3,
-        gamma: Gamma = "scale",
-        coef0: float = 0.0,
-        tol: float = 1e-3,
-        C: float = 1.0,
-        epsilon: float = 0.1,
-        shrinking: bool = True,
-        cache_size: float = 200,
-        verbose: bool = False,
-        max_iter: int = -1,
-    ) -> None:
-        self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating
-    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "SVR":
+    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Train on samples with targets; return the estimator.
 
         Args:
@@ -157,6 +106,36 @@ class SVR(RegressorMixin, OneMachine):
     def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return the targets `(m,)` of points `(m, d)`, or of kernel values `(m, n)` for "precomputed"."""
         return self._decisions(X)[:, 0]
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class SVR(Regressor):
+    """Support vector regression with a kernel: `min |w|^2 / 2 + sum_i C_i max(0, |y_i - f(x_i)| - epsilon)`.
+
+    Parameters and attributes are those of `sklearn.svm.SVR`; there is also `certificate_`. It is solved as a
+    box problem of 2 n variables, one for each side of the tube.
+
+    Args:
+        tol: The relative duality gap, and LIBSVM's largest violation (in units of y), > 0.
+        C: The cost of a unit of error outside the tube, > 0; infinite: a tube that holds all samples.
+        epsilon: Half the width of the tube, in units of y, >= 0.
+
+    The other parameters are those of `SVC`.
+
+    Attributes:
+        support_: Indices of the support vectors, `(s,)`.
+        support_vectors_: The support vectors, `(s, d)`.
+        n_support_: The number of support vectors, `(1,)`.
+        dual_coef_: Coefficients, `(1, s)`.
+        intercept_: The constant, `(1,)`.
+        coef_: Weights of a linear kernel, `(1, d)`.
+        n_iter_: The number of pair steps.
+        fit_status_: 0, or 1 if `tol` was not reached (`fit` gave a ConvergenceWarning).
+        certificate_: Primal value, dual value and relative gap.
+    """
+
+    epsilon: float = 0.1
+    scikit_learn_class = "SVR"
 
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
         """Return the solution of 2 n variables: those above the tube first."""
@@ -201,6 +180,7 @@ def both_sides(target: np.ndarray, upper: np.ndarray, epsilon: float, size: int)
     return BoxData(y, q, U, "y")
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class OneClassSVM(OutlierMixin, OneMachine):
     """Novelty detection: the region of feature space that holds all but a share nu of the samples.
 
@@ -208,16 +188,9 @@ class OneClassSVM(OutlierMixin, OneMachine):
     those of `sklearn.svm.OneClassSVM`; there is also `certificate_`.
 
     Args:
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
-        degree: The degree of "poly", >= 1.
-        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
-        coef0: The constant of "poly" (>= 0) and "sigmoid".
-        tol: The relative duality gap, and LIBSVM's largest violation, > 0.
         nu: At most this share of the samples is outside, at least this share is support, in (0, 1].
-        shrinking: Accepted for compatibility with scikit-learn; no effect.
-        cache_size: Accepted for compatibility with scikit-learn; no effect.
-        verbose: Whether to print once a second, and at the end, the gap, the steps and the time left.
-        max_iter: Most pair steps; -1 sets no limit.
+
+    The other parameters are those of `SVC`.
 
     Attributes:
         offset_: rho: `decision_function = score_samples - offset_`.
@@ -226,28 +199,8 @@ class OneClassSVM(OutlierMixin, OneMachine):
     All others are those of `SVR`; `intercept_` is `-rho`.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **KernelEstimator._parameter_constraints,
-        "nu": [Interval(Real, 0.0, 1.0, closed="right")],
-    }
-
+    nu: float = 0.5
     scikit_learn_class = "OneClassSVM"
-
-    def __init__(
-        self,
-        *,
-        kernel: EstimatorKernel = "rbf",
-        degree: int = 3,
-        gamma: Gamma = "scale",
-        coef0: float = 0.0,
-        tol: float = 1e-3,
-        nu: float = 0.5,
-        shrinking: bool = True,
-        cache_size: float = 200,
-        verbose: bool = False,
-        max_iter: int = -1,
-    ) -> None:
-        self._store_parameters(locals())
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+import dataclasses
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -12,18 +12,15 @@ from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import _check_partial_fit_first_call
 
 from jaxsvm.estimators.base import LinearEstimator
-from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.training.kernel_values import Samples
-from jaxsvm.estimators.training.machines import Machine
-from jaxsvm.estimators.training.probability import DEFAULT_PROBABILITY
+from jaxsvm.estimators.classifier import KernelClassifier
+from jaxsvm.estimators.kernel_values import Samples
+from jaxsvm.estimators.machines import Machine
 from jaxsvm.estimators.validation import (
+    NOT_NEGATIVE,
     ClassWeight,
-    EstimatorKernel,
-    Gamma,
     Seed,
     checked,
     labelled,
@@ -39,7 +36,8 @@ from jaxsvm.solvers.stochastic.pegasos import Pegasos
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
 
 
-class SBPClassifier(SVC):
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class SBPClassifier(KernelClassifier):
     """The slack-constrained kernel SVM by the Stochastic Batch Perceptron (Cotter, Shalev-Shwartz and Srebro 2012).
 
     It maximises the smallest margin of a unit vector with a mean slack of nu. More than two classes are each class
@@ -47,61 +45,30 @@ class SBPClassifier(SVC):
 
     Args:
         nu: The mean slack of a unit vector, >= 0, in units of the largest `sqrt(k(x_i, x_i))`.
-        kernel: "rbf", "linear", "poly", "sigmoid", "laplacian", "precomputed", a function, or one of `jaxsvm.kernels`.
-        degree: The degree of "poly", >= 1.
-        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
-        coef0: The constant of "poly" (>= 0) and "sigmoid".
         bias: "regularized", "none" or "free".
         steps: The number of steps, >= 1.
         batch: The number of samples a step, >= 1.
         tol: The relative gap at which it stops earlier, > 0.
-        class_weight: Factors of the weights by class, "balanced", or None.
         decision_function_shape: "ovr" or "ovo": no effect, each class is against the rest.
         random_state: The seed of the draws.
 
     Attributes:
         certificate_: The level reached, its upper bound, and their relative gap, one number per class each.
 
-    All others are those of `SVC`.
+    All other parameters and attributes are those of `SVC`.
     """
 
+    nu: float = 0.01
+    bias: str = "regularized"
+    steps: int = 2000
+    batch: int = 32
+    tol: float = 1e-2
+    random_state: Seed | None = None
     multi_class = "ovr"
-    loss = "hinge"
-    probability = DEFAULT_PROBABILITY
-    break_ties = False
+    scikit_learn_class = ""
     _steps_suffice = True
     _may_round = False  # kernel values are float64 throughout
-
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **{
-            name: SVC._parameter_constraints[name]
-            for name in ("kernel", "degree", "gamma", "coef0", "bias", "tol", "class_weight", "random_state")
-        },
-        "decision_function_shape": SVC._parameter_constraints["decision_function_shape"],
-        "nu": [Interval(Real, 0.0, None, closed="left")],
-        "steps": [Interval(Integral, 1, None, closed="left")],
-        "batch": [Interval(Integral, 1, None, closed="left")],
-    }
-
-    scikit_learn_class = ""
-
-    def __init__(
-        self,
-        *,
-        nu: float = 0.01,
-        kernel: EstimatorKernel = "rbf",
-        degree: int = 3,
-        gamma: Gamma = "scale",
-        coef0: float = 0.0,
-        bias: str = "regularized",
-        steps: int = 2000,
-        batch: int = 32,
-        tol: float = 1e-2,
-        class_weight: ClassWeight | None = None,
-        decision_function_shape: str = "ovr",
-        random_state: Seed | None = None,
-    ) -> None:
-        self._store_parameters(locals())
+    _limits: ClassVar[dict[str, Any]] = {"nu": NOT_NEGATIVE}
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
@@ -125,6 +92,7 @@ class SBPClassifier(SVC):
         return solved._replace(dual_coef=solved.dual_coef[:n])
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class PegasosClassifier(SparseCoefMixin, LinearEstimator):
     """A linear SVM by stochastic subgradient descent, over passes or as a stream (`partial_fit`).
 
@@ -149,28 +117,13 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
         t_: The number of steps taken.
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "alpha": [Interval(Real, 0.0, None, closed="neither")],
-        "batch": [Interval(Integral, 1, None, closed="left")],
-        "passes": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "average": [StrOptions({"linear", "uniform", "last"})],
-        "fit_intercept": ["boolean"],
-        "class_weight": [None, dict, StrOptions({"balanced"})],
-        "random_state": ["random_state"],
-    }
-
-    def __init__(
-        self,
-        *,
-        alpha: float = 1e-4,
-        batch: int = 64,
-        passes: int | Literal["auto"] = "auto",
-        average: str = "linear",
-        fit_intercept: bool = True,
-        class_weight: ClassWeight | None = None,
-        random_state: Seed | None = None,
-    ) -> None:
-        self._store_parameters(locals())
+    alpha: float = 1e-4
+    batch: int = 64
+    passes: int | Literal["auto"] = "auto"
+    average: str = "linear"
+    fit_intercept: bool = True
+    class_weight: ClassWeight | None = None
+    random_state: Seed | None = None
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating

@@ -1,18 +1,20 @@
 """Check the arguments and results of estimators: points, labels, weights, and decision values."""
 
 from collections.abc import Callable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import compute_class_weight
+from sklearn.utils._param_validation import Hidden, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from jaxsvm.errors import InputError
 from jaxsvm.kernels import Kernel
 from jaxsvm.runtime.arrays import require_own_process
+from jaxsvm.solvers.contract import Solver
 
 EstimatorKernel = str | Kernel | Callable[[Any, Any], Any]
 """A kernel's name, a kernel, or a function of two sets of points that returns their kernel matrix."""
@@ -22,6 +24,48 @@ ClassWeight = Mapping[Any, float] | Literal["balanced"]
 """Factors of C by class, or "balanced"."""
 Seed = int | np.random.RandomState
 """The seed of a random choice, or NumPy's generator."""
+POSITIVE, COUNT = [Interval(Real, 0.0, None, closed="neither")], [Interval(Integral, 1, None, closed="left")]
+SHARE, NOT_NEGATIVE = [Interval(Real, 0.0, 1.0, closed="right")], [Interval(Real, 0.0, None, closed="left")]
+LIMITS: dict[str, list[Any]] = {
+    "C": [Interval(Real, 0.0, None, closed="right")],
+    "Cs": [*COUNT, "array-like"],
+    "alpha": POSITIVE,
+    "average": [StrOptions({"linear", "uniform", "last"})],
+    "batch": COUNT,
+    "bias": [StrOptions({"free", "regularized", "none"})],
+    "break_ties": ["boolean"],
+    "cache_size": POSITIVE,
+    "class_weight": [StrOptions({"balanced"}), dict, None],
+    "coef0": [Interval(Real, None, None, closed="neither")],
+    "cv": ["cv_object"],
+    "decision_function_shape": [StrOptions({"ovr", "ovo"})],
+    "degree": [Interval(Integral, 0, None, closed="left")],
+    "dual": ["boolean", StrOptions({"auto"})],
+    "epsilon": NOT_NEGATIVE,
+    "fit_intercept": ["boolean"],
+    "gamma": [StrOptions({"scale", "auto"}), *NOT_NEGATIVE],
+    "intercept_scaling": POSITIVE,
+    "kernel": [StrOptions({"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}), callable],
+    "landmarks": [StrOptions({"pivoted", "random"})],
+    "loss": [StrOptions({"hinge", "squared_hinge"})],
+    "m": [Interval(Integral, 2, None, closed="left")],
+    "max_iter": [Interval(Integral, -1, None, closed="left")],
+    "method": [StrOptions({"nystroem", "fourier"})],
+    "multi_class": [StrOptions({"ovo", "ddag", "ovr"})],
+    "n_components": COUNT,
+    "nu": SHARE,
+    "one_standard_error": ["boolean"],
+    "passes": [StrOptions({"auto"}), *COUNT],
+    "penalty": [StrOptions({"l2"})],
+    "probability": ["boolean", Hidden(StrOptions({"deprecated"}))],
+    "random_state": ["random_state"],
+    "shrinking": ["boolean"],
+    "solver": [Solver, None],
+    "steps": COUNT,
+    "tol": POSITIVE,
+    "verbose": ["verbose"],
+}
+"""What scikit-learn's checks admit for each parameter; a class names what differs in its `_limits`."""
 
 
 def checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:

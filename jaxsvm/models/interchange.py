@@ -335,7 +335,7 @@ def _codes(graph: Graph, decisions: str, k: int, ties: bool) -> str:
 def _probabilities(graph: Graph, decisions: str, sigmoids: np.ndarray, k: int) -> str:
     """Add the probabilities of the classes, `(n, k)`, by Platt's sigmoids and, of more than two, pairwise coupling.
 
-    The system of `estimators/training/probability.py` less its multiplier, `(Q + 1 1') p = 1` up to a factor, which is
+    The system of `estimators/probability.py` less its multiplier, `(Q + 1 1') p = 1` up to a factor, which is
     positive definite: k turns of Gauss and Jordan, without pivots, solve it.
     """
     exponents = graph("Add", graph("Mul", decisions, -sigmoids[:, 0].squeeze()), -sigmoids[:, 1].squeeze())

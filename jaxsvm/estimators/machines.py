@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 from threadpoolctl import ThreadpoolController
 
-from jaxsvm.estimators.training.kernel_values import Samples, padded_rows
+from jaxsvm.estimators.kernel_values import Samples, padded_rows
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.many import (

@@ -13,7 +13,7 @@ from sklearn import svm
 from sklearn.calibration import _SigmoidCalibration
 
 from jaxsvm.errors import warn
-from jaxsvm.estimators.training.machines import one_thread
+from jaxsvm.estimators.machines import one_thread
 from jaxsvm.loop.interruption import until_halt
 
 _theirs = inspect.signature(svm.SVC).parameters.get("probability")

@@ -1,1 +1,0 @@
-"""Train the machines of an estimator: pairs of classes, chains over C, probabilities."""
