@@ -16,7 +16,7 @@ import jaxsvm
 from jaxsvm import coresets, designs, estimators
 from jaxsvm.errors import InputError
 from jaxsvm.estimators import linear, machines, probability
-from jaxsvm.estimators.measured import MEASURED
+from jaxsvm.estimators.kernel_values import MEASURED
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(60, 4))

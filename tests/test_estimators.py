@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 import jaxsvm
 from jaxsvm import estimators, kernels
 from jaxsvm.estimators.machines import Progress
-from jaxsvm.estimators.measured import MEASURED
+from jaxsvm.estimators.kernel_values import MEASURED
 from jaxsvm.loop import chains, many
 from jaxsvm.loop import driver as loop
 from jaxsvm.results.fit import Certificate

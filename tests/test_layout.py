@@ -47,7 +47,7 @@ LINES = {
     "datasets": 2_798,
     "derivatives": 506,
     "designs": 2_485,
-    "estimators": 3_088,
+    "estimators": 3_083,
     "face": 324,
     "gram": 1_457,
     "kernels": 1_012,

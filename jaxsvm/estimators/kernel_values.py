@@ -20,7 +20,6 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from jaxsvm.errors import InputError, of_a_user
-from jaxsvm.estimators.measured import MEASURED
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.dense import DenseGram
@@ -34,6 +33,22 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.runtime.arrays import require_own_process
 
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Sizes and limits from which another method is faster."""
+
+    values_by_numpy: int = 2**20
+    """Kernel values that NumPy computes in less time than a program is compiled in."""
+    values_by_blocks_of_numpy: int = 2**28
+    """Kernel values that NumPy computes on a CPU as fast as a program does, some rows at a time."""
+    values_of_a_block_of_numpy: int = 2**18
+    """Kernel values of such a block: they stay in the cache."""
+    multiplications_of_one_thread: int = 2**18
+    """Multiplications of a matrix product that OpenBLAS does in the calling thread."""
+
+
+MEASURED = Measured()
 VALUES_PER_BLOCK = gram.MEASURED.bytes_per_block // 8
 FLOAT32_ERROR = 2.0**-21
 """Bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)` (half of it was measured)."""
