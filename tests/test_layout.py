@@ -66,7 +66,7 @@ LINES = {
     "solvers": 6_560,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1867, 281
+OWN_IMPORTS, FILES = 1864, 279
 """Lines that import from this library, and files."""
 
 
