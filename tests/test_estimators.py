@@ -21,8 +21,8 @@ from sklearn.preprocessing import StandardScaler
 
 import jaxsvm
 from jaxsvm import estimators, kernels
-from jaxsvm.estimators.machines import Progress
 from jaxsvm.estimators.kernel_values import MEASURED
+from jaxsvm.estimators.machines import Progress
 from jaxsvm.loop import chains, many
 from jaxsvm.loop import driver as loop
 from jaxsvm.results.fit import Certificate

@@ -51,7 +51,7 @@ LINES = {
     "face": 324,
     "gram": 1_457,
     "kernels": 1_012,
-    "loop": 2_796,
+    "loop": 2_795,
     "model_selection": 1_073,
     "models": 1_819,
     "numerics": 1_673,

@@ -194,14 +194,12 @@ def _handler() -> tuple[Any, Interruption]:
 
 def estimating(fit: _F) -> _F:
     """Wrap an estimator's `fit`: its drivers share a flag; if scikit-learn called it, Ctrl-C raises after it."""
-    run = transfers(functools.partial(fit))  # without annotations: scikit-learn's words refuse arguments
-
     @functools.wraps(fit)
     def call(*arguments: Any, **named: Any) -> Any:
         flag = _handler()[1]
         earlier = _handed.set(flag)
         try:
-            result = run(*arguments, **named)
+            result = transfers(functools.partial(fit))(*arguments, **named)  # scikit-learn's words refuse these
         except Halt:
             raise KeyboardInterrupt from None
         finally:
