@@ -11,7 +11,7 @@ from jaxsvm.relational.counting.semirings import Semiring, marginals
 from jaxsvm.relational.gradient.engine import squared_hinge
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine, rank_grid
-from jaxsvm.relational.schema.join_tree import cyclic_core, join_tree
+from jaxsvm.relational.schema.assembly import cyclic_core, join_tree
 
 PATH, HUB, CROSS = "path", "hub", "cross"
 GOLDEN = {

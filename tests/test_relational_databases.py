@@ -54,38 +54,6 @@ def postgres():
         shutil.rmtree(home, ignore_errors=True)
 
 
-def test_postgresql_reduces_as_duckdb_does_and_scores_as_we_do(postgres):
-    import ibis
-    import psycopg
-
-    duckdb = pytest.importorskip("duckdb")
-    db = duckdb.connect()
-    names, options = shop(db)
-    with psycopg.connect(host=postgres["host"], user=postgres["user"], dbname=postgres["database"]) as other:
-        for name in names:
-            table = db.sql(f"SELECT * FROM {name}").to_arrow_table()
-            kinds = [{"int64": "BIGINT", "double": "DOUBLE PRECISION"}.get(str(c.type), "TEXT") for c in table.columns]
-            columns = ", ".join(f'"{c}" {kind}' for c, kind in zip(table.column_names, kinds, strict=True))
-            other.execute(f'CREATE TABLE "{name}" ({columns})')
-            slots = ", ".join(["%s"] * len(kinds))
-            other.cursor().executemany(
-                f'INSERT INTO "{name}" VALUES ({slots})', [tuple(row.values()) for row in table.to_pylist()]
-            )
-    connection = ibis.postgres.connect(**postgres)
-    here = relational.from_duckdb(db, names, ("sales", "returned"), **options)
-    there = relational.from_ibis(connection, names, ("sales", "returned"), **options)
-    assert there.size == here.size and there.feature_names == here.feature_names
-    one, two = here.moments(), there.moments()
-    np.testing.assert_allclose(one.second, two.second, atol=1e-12)
-    np.testing.assert_allclose(one.label_mean, two.label_mean, atol=1e-12)
-    fit = relational.fit(there, 0.01, scale="standard")
-    x, _, _ = fit.join.materialise()
-    with psycopg.connect(host=postgres["host"], user=postgres["user"], dbname=postgres["database"]) as other:
-        scored = [row[-1] for row in other.execute(f"SELECT score FROM ({fit.to_sql()}) AS scored").fetchall()]
-    np.testing.assert_allclose(np.sort(np.array(scored, float)), np.sort(x @ fit.beta), atol=1e-12)
-    connection.disconnect()
-
-
 def test_postgresql_types_keep_their_identity(postgres):
     """Enumerations, padded texts, NUMERIC of any width, UUIDs, NULLs; a subquery as a table; against its own SQL."""
     import ibis

@@ -294,32 +294,6 @@ def shop(db):
     return list(tables), {"keys": keys, "missing": "impute"}
 
 
-def test_duckdb_reads_what_python_reads_and_scores_as_we_do():
-    duckdb = pytest.importorskip("duckdb")
-    db = duckdb.connect()
-    names, options = shop(db)
-    pushed = relational.from_duckdb(db, names, ("sales", "returned"), **options)
-    here = relational.Join(
-        {n: db.sql(f"SELECT * FROM {n}").to_arrow_table() for n in names}, ("sales", "returned"), **options
-    )
-    query = (
-        "SELECT COUNT(*) FROM sales JOIN shops ON shop = id JOIN days USING (year, day) JOIN promos USING (year, day)"
-    )
-    assert pushed.size == here.size == db.sql(query).fetchall()[0][0]
-    assert pushed.feature_names == here.feature_names
-    np.testing.assert_allclose(pushed.moments().label_mean, here.moments().label_mean, atol=1e-12)
-    fit = relational.fit(pushed, 0.01, scale="standard")
-    scored = np.sort(db.sql(f"SELECT score FROM ({fit.to_sql()})").fetchnumpy()["score"])
-    x, _, _ = fit.join.materialise()
-    np.testing.assert_allclose(scored, np.sort(x @ fit.beta), atol=1e-12)
-    rows = db.sql(
-        "SELECT sales.*, city, size, rain, price FROM sales JOIN shops ON shop = id JOIN days USING (year, day) "
-        "JOIN promos USING (year, day)"
-    ).to_arrow_table()
-    np.testing.assert_allclose(np.sort(fit.decision_function(rows)), scored, atol=1e-12)
-    assert set(fit.predict(rows)) <= {"no", "yes"}
-
-
 def test_files_and_data_frames(tmp_path):
     pandas, parquet = pytest.importorskip("pandas"), pytest.importorskip("pyarrow.parquet")
     tables = tables_of(PATH)
@@ -476,46 +450,6 @@ def test_a_column_without_a_name_is_no_constant():
     assert relational.Join(tables, ("f", "y"), {"f": ["x"], "d": ["z"]}).feature_names == ["f.x", "d.z"]
     block = prepared(relational.Join({"f": {"x": f["x"], "y": f["y"]}}, ("f", "y")), intercept=True).blocks[0]
     assert block.names == ["x", None]  # the constant
-
-
-def test_a_score_has_a_name_that_the_facts_do_not_have():
-    duckdb = pytest.importorskip("duckdb")
-    db = duckdb.connect()
-    db.sql('CREATE TABLE f AS SELECT i % 5 AS k, i * 0.1::DOUBLE AS "Score", i % 2 = 0 AS y FROM range(60) t(i)')
-    db.sql("CREATE TABLE d AS SELECT i AS k, i * 1.5::DOUBLE AS z FROM range(5) t(i)")
-    here = relational.Join({n: db.table(n).to_arrow_table() for n in ("f", "d")}, ("f", "y"))
-    for join in (relational.from_duckdb(db, ["f", "d"], ("f", "y")), here):
-        fit = relational.fit(join, 0.01)
-        with pytest.raises(InputError, match="score is 'score', a column of f"):
-            fit.to_sql()
-        found = db.sql(f"SELECT svm FROM ({fit.to_sql(score='svm')}) ORDER BY 1").fetchnumpy()["svm"]
-        x = db.sql('SELECT "Score", z FROM f JOIN d USING (k)').fetchnumpy()
-        want = np.stack([x["Score"], x["z"]], axis=1) @ fit.coef + fit.intercept
-        np.testing.assert_allclose(found, np.sort(want), rtol=0, atol=1e-12)
-
-
-def test_rows_that_take_no_part_are_counted_by_every_source():
-    duckdb = pytest.importorskip("duckdb")
-    db = duckdb.connect()
-    db.sql("CREATE TABLE c AS SELECT i AS k, 18 + i % 60 AS age FROM range(200) t(i)")
-    db.sql("CREATE TABLE o AS SELECT CASE WHEN i % 3 = 0 THEN i % 250 END AS k, "
-           "CASE WHEN i % 11 > 0 THEN i END AS amount, i % 7 > 3 AS late FROM range(900) t(i)")  # fmt: skip
-    missing, alone = ("SELECT COUNT(*) FROM o WHERE " + test for test in ("k IS NULL", "k >= 200"))
-    missing, alone = (db.sql(query).fetchall()[0][0] for query in (missing, alone))
-    want = [
-        f"o: {missing} of 900 rows join with nothing: a key is missing.",
-        f"o: {alone} of 900 rows join with nothing: their keys have no partner.",
-    ]
-    tables = {n: db.table(n).to_arrow_table() for n in ("o", "c")}
-    for treatment in ("impute", "drop"):
-        here = relational.Join(tables, ("o", "late"), missing=treatment)
-        there = relational.from_duckdb(db, ["o", "c"], ("o", "late"), missing=treatment)
-        assert [n for n in there.notes if "different" not in n] == [n for n in here.notes if "different" not in n]
-        assert (
-            set(want) <= set(here.notes)
-            if treatment == "impute"
-            else "o: 28 of 900 rows are dropped" in str(here.notes)
-        )
 
 
 # --- the course of a fit ---------------------------------------------------------------------------------------------

@@ -23,13 +23,13 @@ def db():
     return duckdb.connect()
 
 
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6))
 def test_random_schemas_of_random_types_are_those_of_sql_or_refused_by_name(seed):
     random_joins.judged(seed, forms=1)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_names_that_collide_missing_keys_and_nulls_score_as_sql_or_are_refused_by_name(db, seed):
     read = lambda *a, **options: relational.from_duckdb(db, *a, **options)  # noqa: E731
@@ -103,17 +103,6 @@ def test_tables_without_a_common_column_are_named(db):
     keys = {("f", "d"): {"customer": "customer_id"}}
     join = relational.from_duckdb(db, ["f", "d"], ("f", "y"), features=features, keys=keys)
     assert repr(join) == "Join of 12 rows: f (12 distinct rows, 1 features), d (3 distinct rows, 1 features)"
-
-
-def test_a_pandas_categorical_joins_by_its_values(db):
-    pandas = pytest.importorskip("pandas")
-    order = ["small", "medium", "large"]
-    f = pandas.DataFrame({"k": pandas.Categorical(order * 30, order), "y": [1, -1, -1] * 30})
-    d = pandas.DataFrame({"k": pandas.Categorical(sorted(order), sorted(order)), "x": [0.0, 0.0, 1.0]})
-    db.register("f", f)
-    db.register("d", d)
-    for join in (relational.Join({"f": f, "d": d}, ("f", "y")), relational.from_duckdb(db, ["f", "d"], ("f", "y"))):
-        np.testing.assert_allclose(join.moments().label_mean, [1 / 3], atol=1e-12)
 
 
 BIG = 10**18
@@ -242,24 +231,16 @@ def test_categories_score_alike_with_and_without_nulls(db, kind, in_training):
     rows += [(f"CAST(NULL AS {kind})", 1)] * (3 if in_training else 0)
     listed = ", ".join(f"({c}, {y})" for c, y in rows)
     db.execute(f"CREATE TABLE f AS SELECT * FROM (VALUES {listed}) t(c, y)")
-    pushed = relational.from_duckdb(db, ["f"], ("f", "y"), categorical={"f": ["c"]}, missing="impute")
-    table = db.sql("SELECT * FROM f").to_arrow_table()
-    for join in (pushed, relational.Join({"f": table}, ("f", "y"), categorical={"f": ["c"]}, missing="impute")):
+    options = {"categorical": {"f": ["c"]}, "missing": "impute"}
+    asked = ("FROM f", "FROM f LIMIT 2", "(FROM f LIMIT 2) UNION ALL SELECT NULL, 1")
+    tables = [db.sql(query).to_arrow_table() for query in asked]
+    here = relational.Join({"f": tables[0]}, ("f", "y"), **options)
+    for join in (relational.from_duckdb(db, ["f"], ("f", "y"), **options), here):
         assert len(join.feature_names) == 2 + in_training and ("f.c IS NULL" in join.feature_names) == in_training
         fit = relational.fit(join, 0.01)
-        without, with_null = table.slice(0, 2), table.slice(0, 2)
-        scores = scored_alike(db, fit, without)
+        scores, with_null = (scored_alike(db, fit, table) for table in tables[1:])
         assert scores[0] < 0 < scores[1]
-        with_null = pa.concat_tables(
-            [
-                without,
-                pa.table(
-                    {"c": pa.nulls(1, table.schema.field("c").type), "y": pa.array([1], table.schema.field("y").type)}
-                ),
-            ]
-        )
-        again = scored_alike(db, fit, with_null)
-        np.testing.assert_allclose(again[:2], scores, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(with_null[:2], scores, rtol=0, atol=1e-12)
 
 
 def test_a_text_that_says_missing_is_not_a_missing_one(db):
@@ -268,17 +249,6 @@ def test_a_text_that_says_missing_is_not_a_missing_one(db):
     fit = relational.fit(relational.from_duckdb(db, ["f"], ("f", "y"), features={"f": ["c"]}, missing="impute"), 0.01)
     scores = scored_alike(db, fit, db.sql("SELECT c, y FROM f").to_arrow_table())
     assert (np.sign(scores) == db.sql("SELECT y FROM f").fetchnumpy()["y"]).all()
-
-
-def test_floats_and_decimals_are_scored_as_the_doubles_of_training(db):
-    db.execute("""CREATE TABLE f AS SELECT (i * 0.1)::FLOAT a, (i * 1e15 + 0.123)::DECIMAL(38,5) b, i * 1000000007 c,
-        CASE WHEN i = 3 THEN 'NaN'::DOUBLE WHEN i = 4 THEN NULL ELSE i * 0.7 END g, i % 2 y FROM range(1, 30) t(i)""")
-    join = relational.from_duckdb(db, ["f"], ("f", "y"), missing="impute")
-    fit = relational.fit(join, 0.01, scale="standard")
-    x, _, rows = fit.join.materialise()
-    scored_alike(db, fit, db.sql("SELECT * FROM f").to_arrow_table())
-    scores = np.sort(db.sql(f"SELECT score FROM ({fit.to_sql()})").fetchnumpy()["score"].astype(float))
-    np.testing.assert_allclose(scores, np.sort(x @ fit.beta), rtol=0, atol=1e-11)
 
 
 def test_nullable_columns_of_pandas_and_of_polars_are_read_as_what_they_are():
@@ -346,5 +316,5 @@ def test_self_joins_composite_keys_of_unlike_types_and_empty_tables(db):
     np.testing.assert_allclose(join.moments().label_mean[[0, 2]], mean, rtol=0, atol=1e-12)
     with pytest.raises(InputError, match="without rows"):
         relational.from_duckdb(db, ["s", "none"], ("s", "y"), keys={("s", "none"): {"u": "p"}})
-    with pytest.raises(InputError, match="no rows"):
+    with pytest.raises(InputError, match="nothing is left of s"):
         relational.Join({"s": {"k": np.zeros(0), "y": np.zeros(0)}}, ("s", "y"))

@@ -20,7 +20,7 @@ from jaxsvm.errors import InputError, require_package, require_part
 from jaxsvm.relational.counting import semirings as counting
 from jaxsvm.relational.schema.assembly import assembled, check_types
 from jaxsvm.relational.schema.blocks import Block
-from jaxsvm.relational.tables.arrow import column, column_names, length, numbers, opened
+from jaxsvm.relational.tables.arrow import column, column_names, length, opened
 from jaxsvm.relational.tables.keys import Keys, Request, roles_in
 from jaxsvm.relational.tables.pushdown import Plan, in_memory
 from jaxsvm.relational.tables.sql_types import declared
@@ -49,31 +49,6 @@ class Moments(NamedTuple):
     label_mean: np.ndarray
 
 
-def moments(join: Any) -> Moments:
-    """Return the moments of a join of m tables of n rows, with d features in all, in O(n d^2 + m n d)."""
-    tree, blocks = join.tree, join.blocks
-    N = float(join.size)
-    out = join.counts()
-    plus, minus = (counting.marginals(tree, counting.masked(tree, sign)) for sign in (0, 1))
-    first = np.cumsum([0] + [block.d for block in blocks])
-    second = np.zeros((first[-1], first[-1]))
-    for i, block in enumerate(blocks):
-        for begin in range(0, block.d, 64):  # columns of one pass, which bounds its memory
-            wanted = np.arange(begin, min(begin + 64, block.d))
-            for j, sums in enumerate(counting.spread(tree, i, block.columns(wanted))):
-                theirs = np.array([blocks[j].transposed(column) for column in sums.T])
-                second[first[j] : first[j + 1], first[i] + wanted] = theirs.T.reshape(blocks[j].d, len(wanted))
-    gather = np.concatenate
-    return Moments(
-        join.size,
-        gather([b.transposed(o) for b, o in zip(blocks, out, strict=True)]) / N,
-        gather([b.absolute().transposed(o) for b, o in zip(blocks, out, strict=True)]) / N,
-        (second + second.T) / (2 * N),
-        float((plus[0].sum() - minus[0].sum()) / N),
-        gather([b.transposed(p - q) for b, p, q in zip(blocks, plus, minus, strict=True)]) / N,
-    )
-
-
 @checked
 def least_squares(join: Join, lam: float) -> np.ndarray:
     """Solve the least-squares SVM, `argmin mean (1 - y beta.x)^2 + lam |beta|^2`, `(d,)`, for a join of any size.
@@ -87,7 +62,7 @@ def least_squares(join: Join, lam: float) -> np.ndarray:
     """
     require_part("join", join, "moments", "a `relational.Join` is needed")
     require_positive("lam", lam)
-    m = moments(join)
+    m = join.moments()
     return np.linalg.solve(m.second + lam * np.eye(len(m.mean)), m.label_mean)
 
 
@@ -122,7 +97,6 @@ class Join:
         categorical: Mapping[str, Sequence[str]] | None = None,
         positive: Hashable | None = None,
         missing: str = "refuse",
-        copies: Mapping[str, str] | None = None,
     ) -> None:
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
@@ -139,7 +113,6 @@ class Join:
             positive: The label that is +1; None: the greater one.
             missing: Treatment of missing features: "refuse", "impute" (the mean of the column; a level of its own for
                 categories) or "drop" the row. A missing key joins nothing, as in SQL.
-            copies: For tables whose equal rows were merged already, the column with the number of copies.
 
         Raises:
             InputError: On anything that does not fit, a cyclic join, and a join without rows or with one label.
@@ -149,22 +122,18 @@ class Join:
             held = "empty" if isinstance(tables, Mapping) else f"a {type(tables).__name__}"
             raise InputError(f"tables is {held}: a dict of at least one table by name is needed.")
         tables = {str(name): opened(f"tables[{name!r}]", table) for name, table in tables.items()}
-        named, copies = {name: column_names(table) for name, table in tables.items()}, copies or {}
+        named = {name: column_names(table) for name, table in tables.items()}
         roles = roles_in(named, Request(label, features, keys, categorical, positive, missing))
-        for name, counted in copies.items():
-            roles.features[name] = [c for c in roles.features[name] if c != counted]
-        columns, held, weights = {}, {}, {}
+        columns, held = {}, {}
         for i, (name, table) in enumerate(tables.items()):
             needed = roles.needed(name)
             arrays = {f"c{k}": column(name, table, c) for k, c in enumerate(needed)}
             columns[name] = {c: declared(str(arrays[f"c{k}"].type), f"t.c{k}") for k, c in enumerate(needed)}
-            held[f"t{i}"] = arrays | {"row": np.arange(_rows(name, table))}
-            if name in copies:
-                weights[name], held[f"t{i}"]["copies"] = "t.copies", _copies(name, table, copies[name])
+            held[f"t{i}"] = arrays | {"row": np.arange(length(name, table))}
         check_types(columns, roles)  # before DuckDB meets a type that it does not have
         with in_memory(held) as ask:
             sources = dict(zip(tables, held, strict=True))
-            self._assemble(Plan(ask, sources, columns, roles, weights, numbered=True), named, {})
+            self._assemble(Plan(ask, sources, columns, roles, numbered=True), named, {})
         self.casts = {}  # whoever asks for a query has tables of other types
 
     def _assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
@@ -202,8 +171,31 @@ class Join:
         return counting.marginals(self.tree, self.tree.weight)
 
     def moments(self) -> Moments:
-        """Return means and second moments of features and label over all rows of the join, exact but for rounding."""
-        return moments(self)
+        """Return means and second moments of features and label over all rows of the join, exact but for rounding.
+
+        In O(n d^2 + m n d) for m tables of n rows, with d features in all.
+        """
+        tree, blocks = self.tree, self.blocks
+        N = float(self.size)
+        out = self.counts()
+        plus, minus = (counting.marginals(tree, counting.masked(tree, sign)) for sign in (0, 1))
+        first = np.cumsum([0] + [block.d for block in blocks])
+        second = np.zeros((first[-1], first[-1]))
+        for i, block in enumerate(blocks):
+            for begin in range(0, block.d, 64):  # columns of one pass, which bounds its memory
+                wanted = np.arange(begin, min(begin + 64, block.d))
+                for j, sums in enumerate(counting.spread(tree, i, block.columns(wanted))):
+                    theirs = np.array([blocks[j].transposed(column) for column in sums.T])
+                    second[first[j] : first[j + 1], first[i] + wanted] = theirs.T.reshape(blocks[j].d, len(wanted))
+        gather = np.concatenate
+        return Moments(
+            self.size,
+            gather([b.transposed(o) for b, o in zip(blocks, out, strict=True)]) / N,
+            gather([b.absolute().transposed(o) for b, o in zip(blocks, out, strict=True)]) / N,
+            (second + second.T) / (2 * N),
+            float((plus[0].sum() - minus[0].sum()) / N),
+            gather([b.transposed(p - q) for b, p, q in zip(blocks, plus, minus, strict=True)]) / N,
+        )
 
     @property
     def feature_names(self) -> list[str]:
@@ -238,22 +230,6 @@ class Join:
         )
         alone = [f" ({note})" for note in self.notes if "share no key" in note]  # rarely what was meant
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
-
-
-def _rows(name: str, table: Any) -> int:
-    """Return the number of rows of a table, at least 1."""
-    rows = length(name, table)
-    if not rows:
-        raise InputError(f"table {name} has no rows: at least one is needed.")
-    return rows
-
-
-def _copies(name: str, table: Any, counted: str) -> np.ndarray:
-    """Return the number of copies of each row, float64 `(n,)`."""
-    values = numbers(column(name, table, counted), f"{name}.{counted}")
-    if not (values >= 1).all() or (values != np.floor(values)).any():
-        raise InputError(f"copies[{name!r}] is {counted}: positive whole numbers are needed in it.")
-    return values
 
 
 def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:

@@ -67,9 +67,8 @@ def _opened_file(where: str, path: str) -> Any:
 
 def length(name: str, table: Any) -> int:
     """Return the number of rows of a table; refuse columns of different lengths."""
-    if not isinstance(table, Mapping):
-        return int(table.num_rows) if hasattr(table, "num_rows") else len(table)
-    lengths = sorted({len(values) if hasattr(values, "__len__") else -1 for values in table.values()})
+    columns = table.values() if isinstance(table, Mapping) else [table]
+    lengths = sorted({len(values) if hasattr(values, "__len__") else -1 for values in columns})
     if -1 in lengths or len(lengths) > 1:
         held = "a column that is one value" if -1 in lengths else f"columns of {', '.join(map(str, lengths))} rows"
         raise InputError(f"table {name} has {held}: the same number of rows in every column is needed.")

@@ -15,10 +15,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxsvm.errors import InputError, require_package
-from jaxsvm.relational.tables.arrow import column, numbers
+from jaxsvm.relational.tables.arrow import column
 from jaxsvm.relational.tables.keys import Roles
 from jaxsvm.relational.tables.sql_types import DOUBLE, Declared, comparison_type, inexact_keys, largest_integer
 
@@ -33,7 +31,6 @@ class Plan(NamedTuple):
     sources: dict[str, str]  # the SQL that stands for each table in FROM
     columns: dict[str, dict[str, Declared]]  # the declared type of each column of each table
     roles: Roles  # what the columns are for
-    copies: dict[str, str] = {}  # noqa: RUF012  the SQL of the number of copies of a row, where it is not 1
     numbered: bool = False  # whether a column `row` of each table numbers its rows
 
     def tests(self, name: str) -> tuple[str, str]:
@@ -100,9 +97,9 @@ def common_type(ask: Ask, columns: Mapping[str, tuple[str, Declared]]) -> str | 
     return cast
 
 
-def number_in(table: Any, name: str) -> float:
-    """Return the number in a column of a table's only row, 0 for NULL."""
-    return float(np.nan_to_num(numbers(column("counted", table, name), name)[0]))
+def number_in(table: Any, name: str) -> int:
+    """Return the count in a column of a table's only row."""
+    return int(column("counted", table, name)[0].as_py())
 
 
 def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) -> list[str]:
@@ -139,9 +136,7 @@ def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) 
             by = ", ".join(shared(i, j))
             inner.append(f"DENSE_RANK() OVER (ORDER BY {by}) AS {edge_name(i, j)}" if by else f"1 AS {edge_name(i, j)}")
         first = ", MIN(first) AS first" if plan.numbered else ""
-        query = (
-            f"SELECT {group or '1'}, SUM(m) AS n{first} FROM (SELECT {', '.join([*inner, 'm', 'first'])} FROM down{i})"
-        )
+        query = f"SELECT {group or '1'}, COUNT(*) AS n{first} FROM (SELECT {', '.join([*inner, 'first'])} FROM down{i})"
         query = f"WITH {', '.join(steps)} {query} AS reduced" + (f" GROUP BY {group}" if group else "")
         out.append(f"{query} ORDER BY {'first' if first else group or '1'}")
     return out
@@ -163,15 +158,14 @@ def edge_name(i: int, j: int) -> str:
 def losses(plan: Plan, name: str) -> str:
     """Count the rows of a table, as n, those with a missing key, and of the others those that a missing value drops."""
     keyless, dropped = plan.tests(name)
-    m = plan.copies.get(name, "1")
-    counts = f"SUM(CASE WHEN {keyless} THEN {m} END) AS keyless"
-    counts += f", SUM(CASE WHEN NOT ({keyless}) AND ({dropped}) THEN {m} END) AS dropped"
-    return f"SELECT SUM({m}) AS n, {counts} FROM {plan.sources[name]} AS t"
+    counts = f"COUNT(CASE WHEN {keyless} THEN 1 END) AS keyless"
+    counts += f", COUNT(CASE WHEN NOT ({keyless}) AND ({dropped}) THEN 1 END) AS dropped"
+    return f"SELECT COUNT(*) AS n, {counts} FROM {plan.sources[name]} AS t"
 
 
 def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
     """Select the keys, features and label of a table, without the rows that `Plan.tests` name."""
-    kept = [f"{plan.copies.get(name, '1')} AS m", f"{'t.row' if plan.numbered else '0'} AS first"]
+    kept = [f"{'t.row' if plan.numbered else '0'} AS first"]
     for a, (attribute, owners) in enumerate(plan.roles.keys.items()):
         if name in owners:
             kept.append(f"{compared(plan.columns[name][owners[name]].sql, casts.get(attribute))} AS k{a}")

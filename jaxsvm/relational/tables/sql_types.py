@@ -119,7 +119,8 @@ def largest_integer(types: Sequence[Declared]) -> int:
 
 def comparison_type(types: Sequence[Declared], columns: str) -> str | None:
     """Return the type to which columns are cast to be compared exactly; None if they are declared alike."""
-    if len({t.name for t in types}) == 1:
+    foreign = types[0].kind == "other" and types[0].name.startswith("extension<")  # of Arrow: DuckDB has its bits only
+    if len({t.name for t in types}) == 1 and not foreign:
         return None
     kind = common_kind([t.kind for t in types])
     numbers = [t for t in types if t.kind == "number"]
