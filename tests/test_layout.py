@@ -59,14 +59,14 @@ LINES = {
     "plots": 575,
     "points": 401,
     "problems": 3_465,
-    "relational": 4_267,
+    "relational": 4_231,
     "results": 658,
     "runtime": 1_270,
     "screening": 842,
     "solvers": 6_560,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1864, 279
+OWN_IMPORTS, FILES = 1862, 278
 """Lines that import from this library, and files."""
 
 
