@@ -105,23 +105,22 @@ def processes(rows, counts):
             distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
             distributed.Client(cluster, timeout="300s"),
         ):
-            for mode in ("tree", "global"):
-                seconds = []
-                for _ in range(3):
-                    parts = [dask.delayed(partition)(i) for i in range(count)]
-                    began = time.perf_counter()
-                    small = coresets.from_dask(parts, 1e-3, 1000, 5, mode=mode)
-                    seconds.append(time.perf_counter() - began)
-                best = min(seconds[1:])
-                alone = (alone or {}) | ({mode: best} if workers == counts[0] else {})
-                row = {"workers": workers, "mode": mode, "rows": rows, "points": len(small), "seconds": best}
-                row |= {"first": seconds[0], "gain": alone[mode] / best}
-                print(
-                    f"{workers} processes, {mode}: {best:.1f} s (first {seconds[0]:.1f}), {rows / best:.0f} points/s, "
-                    f"{row['gain']:.2f} times {counts[0]}",
-                    flush=True,
-                )
-                yield row
+            seconds = []
+            for _ in range(3):
+                parts = [dask.delayed(partition)(i) for i in range(count)]
+                began = time.perf_counter()
+                small = coresets.from_dask(parts, 1e-3, 1000, 5)
+                seconds.append(time.perf_counter() - began)
+            best = min(seconds[1:])
+            alone = alone or best
+            row = {"workers": workers, "rows": rows, "points": len(small), "seconds": best}
+            row |= {"first": seconds[0], "gain": alone / best}
+            print(
+                f"{workers} processes: {best:.1f} s (first {seconds[0]:.1f}), {rows / best:.0f} points/s, "
+                f"{row['gain']:.2f} times {counts[0]}",
+                flush=True,
+            )
+            yield row
 
 
 def main():

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.coresets.construction.coreset import Plan, choose, draw, propose, recombine
+from jaxsvm.coresets.construction.coreset import Plan, choose, draw, propose
 from jaxsvm.coresets.construction.sampling import independent
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import solve
@@ -80,13 +80,6 @@ def methods(x, y, k, variants, wanted):
     n, u = len(y), jnp.ones(len(y))
     points = jnp.asarray(x), jnp.asarray(y)
 
-    def recombination(found, key, m):
-        if m < x.shape[1] + 5:  # nothing to keep the totals on
-            return _draw(key, found, *points, u, m, Plan(m, counts=(k,), tol=1e-3))[:2]
-        rows, weight = recombine(key, found, *points, u, m)
-        short = (0, m - len(rows))  # one shape for all draws
-        return np.pad(rows, short, constant_values=n), np.pad(weight, short)
-
     def ours(sampler="mixture", **options):
         plan = Plan(0, counts=(k,), tol=1e-3, sampler=sampler, **options)
 
@@ -101,7 +94,6 @@ def methods(x, y, k, variants, wanted):
         return None, lambda key: None, lambda found, key, m: draw_of(key, m)
 
     table = {"ours": ours(), "not calibrated": ours("systematic")}
-    table["recombined"] = (*table["ours"][:2], recombination)
     if variants:
         return table | {"independent": ours("independent")}
     table["printed"] = ours("independent", bound="printed", scaled=True)

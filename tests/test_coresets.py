@@ -9,7 +9,7 @@ import pytest
 
 from jaxsvm import coresets
 from jaxsvm.coresets.construction.calibration import calibrated
-from jaxsvm.coresets.construction.coreset import _construct, recombined
+from jaxsvm.coresets.construction.coreset import _construct
 from jaxsvm.coresets.construction.partition import cells, draw, partition
 from jaxsvm.coresets.construction.queries import hinges, objectives
 from jaxsvm.coresets.construction.sampling import inclusion, independent, systematic
@@ -381,69 +381,11 @@ def test_few_points_a_feature_are_chosen_by_their_machine():
     assert np.mean(ours) < min(np.mean(uniform), np.mean(one)), (np.mean(ours), np.mean(uniform), np.mean(one))
 
 
-@pytest.mark.parametrize("m", [6, 20, 150])
-def test_recombined_points_have_the_totals_of_all(m):
-    rng = np.random.default_rng(m)
-    u, A = rng.uniform(0, 3, 200) * (rng.random(200) < 0.8), rng.normal(size=(200, 6)) * 10.0 ** np.arange(6)
-    rows, weight = recombined(u, A, m, np.random.default_rng(1))
-    assert len(rows) <= m and len(set(rows.tolist())) == len(rows) and (weight > 0).all() and (u[rows] > 0).all()
-    np.testing.assert_allclose(weight @ A[rows], u @ A, atol=1e-9 * np.abs(u @ A).max())
-    again = recombined(u, A, m, np.random.default_rng(1))
-    np.testing.assert_array_equal(rows, again[0])
-    np.testing.assert_array_equal(weight, again[1])
-
-
-def test_recombination_takes_duplicates_totals_that_say_nothing_and_what_is_few():
-    A = np.ones((50, 3)) * [1.0, 0.0, 2.0]
-    rows, weight = recombined(np.ones(50), A, 4, np.random.default_rng(0))
-    assert len(rows) <= 4 and abs(weight.sum() - 50) < 1e-9
-    rows, weight = recombined(np.asarray([2.0, 0.0, 1.0]), A[:3], 3, np.random.default_rng(0))
-    np.testing.assert_array_equal(rows, [0, 2])
-    np.testing.assert_array_equal(weight, [2, 1])
-
-
-@pytest.mark.parametrize("m", [15, 24, 49])
-def test_recombined_points_remember_the_solution_and_say_that_no_epsilon_is_known(m):
-    rng = np.random.default_rng(6)
-    n, d = 600, 10
-    y = np.where(rng.random(n) < 0.2, 1.0, -1.0)
-    x = (rng.random((n, d)) < 0.2) * 3.0 + 0.3 * y[:, None] + 5.0
-    best = objective(x, y, np.ones(n), 1.0, *solution(x, y, 1.0))
-    for seed in range(2):
-        small = coresets.coreset(x, y, 1.0, m, seed, clusters=4, sampler="recombination")
-        assert len(small) <= m and np.isinf([small.info["change"], small.info["epsilon"]]).all()
-        assert objective(x, y, np.ones(n), 1.0, *small.solution()) < (1 + 1e-4) * best  # the pilot's gap is 1e-6
-        np.testing.assert_allclose(small.weight[small.y > 0].sum(), (y > 0).sum(), rtol=1e-9)
-        np.testing.assert_array_equal(small.x, x[small.info["index"]])
-
-
-def test_recombined_points_of_odd_data():
-    """Weights over decades, one class, one sample of a class, duplicates, no more points than are asked for."""
-    rng = np.random.default_rng(0)
-    x, u = rng.normal(size=(200, 6)), 10.0 ** rng.uniform(-6, 6, 200) * (rng.random(200) < 0.7)
-    y = np.where(x[:, 0] + 0.5 * rng.normal(size=200) > 0, 1.0, -1.0)
-    for signs, weight in ((y, u), (np.ones(200), None), (np.where(np.arange(200) < 1, 1.0, -1.0), None)):
-        small = coresets.coreset(x, signs, 1.0, 20, 0, weight, "recombination", clusters=2)
-        whole = np.ones(200) if weight is None else weight
-        assert (small.weight > 0).all() and (whole[small.info["index"]] > 0).all() and len(small) <= 20
-        for sign in (1, -1):
-            np.testing.assert_allclose(small.weight[small.y == sign].sum(), whole[signs == sign].sum(), rtol=1e-9)
-    twice = coresets.coreset(
-        np.repeat(x[:4], 50, axis=0), np.repeat(y[:4], 50), 1.0, 20, 0, sampler="recombination", clusters=2
-    )
-    np.testing.assert_allclose(twice.solution()[0], solution(x[:4], y[:4], 1.0, np.full(4, 50.0))[0], atol=1e-5)
-    kept = coresets.coreset(x[:15], y[:15], 1.0, 20, 0, sampler="recombination", clusters=2)
-    np.testing.assert_array_equal(kept.weight, 1)
-    assert kept.info["change"] == kept.info["epsilon"] == 0
-    with pytest.raises(InputError, match=r"m is 10: .* d \+ 5"):
-        coresets.coreset(x, y, 1.0, 10, 0, sampler="recombination")
-
-
 def test_coresets_say_what_they_are():
     """Drawn unless asked otherwise, at any size; both classes in them; a word where few points cannot do."""
     x, y, _ = problem(19, n=400, d=6)
     y = np.where(np.arange(400) < 8, 1.0, -1.0)
-    for m in (2, 20, 40):  # 20: where points were recombined
+    for m in (2, 20, 40):
         small = coresets.coreset(x, y, 1e-3, m, 1, clusters=2)
         assert np.isfinite(small.info["change"]) and small.info["notes"] == ()
         assert set(small.y) == {-1, 1} and len(small) == m
@@ -455,8 +397,8 @@ def test_coresets_say_what_they_are():
         assert coresets.coreset(x[:30], y[:30], 1e-3, 40, 1, clusters=2).info["epsilon"] == 0
     with pytest.raises(InputError, match="outside jit and vmap"):
         jax.vmap(lambda key: coresets.coreset(x, y, 1.0, 20, key).weight)(jax.random.split(jax.random.key(0), 2))
-    with pytest.raises(InputError, match="sampler is 'recombination'"):
-        coresets.Stream(1.0, 24, sampler="recombination").init()
+    with pytest.raises(InputError, match="sampler is 'lucky'"):
+        coresets.Stream(1.0, 24, sampler="lucky").init()
 
 
 def test_one_class_is_evaluated_and_not_fitted():

@@ -1,27 +1,16 @@
-"""Files larger than memory (here: than a piece): formats, damaged lines, runs killed and resumed."""
+"""Coresets of the rows of a design: formats, damaged lines, more rows than are fetched, runs killed and resumed."""
 
 import dataclasses
-import signal
-import subprocess
-import sys
 
+import jax
 import numpy as np
 import pytest
 
-from jaxsvm import coresets
-from jaxsvm.coresets.parts import files
+from jaxsvm import coresets, designs
+from jaxsvm.coresets import rows
 from jaxsvm.datasets import Scaling, delimited, svmlight, text
 from jaxsvm.datasets.shards import source as shards
 from jaxsvm.errors import DataError, InputError
-
-SIZES = {"size": 24, "chunk": 96}
-
-
-@pytest.fixture
-def small_pieces(monkeypatch):
-    monkeypatch.setattr(text, "MEASURED", dataclasses.replace(text.MEASURED, bytes_per_text_piece=250))
-    monkeypatch.setattr(shards, "MEASURED", dataclasses.replace(shards.MEASURED, bytes_per_block=16 * 2 * 8))
-    monkeypatch.setattr(files, "MEASURED", dataclasses.replace(files.MEASURED, pieces_between_saves=2))
 
 
 def data(n=400):
@@ -53,28 +42,15 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("kind", ["npz", "csv", "svm", "parquet"])
-def test_all_formats_give_the_coreset_of_the_stream(tmp_path, small_pieces, kind):
+def test_all_formats_give_the_coreset_of_their_rows(tmp_path, kind):
     x, y = data()
-    small = coresets.from_files(write(tmp_path, kind, x, y), 1.0, key=3, **SIZES)
-    stream = coresets.Stream(1.0, **SIZES, total_weight=400.0)
-    assert same(small, stream.finalize(stream.update(stream.init(3), x, y)))
+    small = coresets.from_files(write(tmp_path, kind, x, y), 1.0, 24, 3)
+    assert same(small, coresets.coreset(x, y, 1.0, 24, 3))
     assert small.info["damaged"] == 0 and small.info["n"] == 400
     assert tuple(small.info["classes"]) == (("no", "yes") if kind == "csv" else (-1, 1))
 
 
-def test_one_pass_needs_what_two_find_out(tmp_path, small_pieces):
-    x, y = data()
-    path = write(tmp_path, "svm", x, y)
-    with pytest.raises(InputError, match="features is None"):
-        coresets.from_files(path, 1.0, passes=1, **SIZES)
-    small = coresets.from_files(path, 1.0, passes=1, features=2, **SIZES)
-    assert small.info["n"] == 400 and small.x.shape[1] == 2
-    with pytest.raises(InputError, match="positive="):
-        coresets.from_files(write(tmp_path, "csv", x, y), 1.0, passes=1, **SIZES)
-    assert coresets.from_files(tmp_path / "data.csv", 1.0, passes=1, positive="yes", **SIZES).info["n"] == 400
-
-
-def test_damaged_lines_are_named_counted_and_left_out(tmp_path, small_pieces):
+def test_damaged_lines_are_named_counted_and_left_out(tmp_path):
     x, y = data(300)
     good = tmp_path / "good.svm"
     write(tmp_path, "svm", x, y).rename(good)
@@ -83,102 +59,81 @@ def test_damaged_lines_are_named_counted_and_left_out(tmp_path, small_pieces):
         lines[i] = ["+1 1:oops", "1 2:0.5 1:0.5", "nan 1:1", "-1 1"][i // 10 % 4]
     (tmp_path / "bad.svm").write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match=r"bad\.svm, line 10: .*damaged='skip'"):
-        coresets.from_files(tmp_path / "bad.svm", 1.0, **SIZES)
-    small = coresets.from_files(tmp_path / "bad.svm", 1.0, damaged="skip", **SIZES)
+        coresets.from_files(tmp_path / "bad.svm", 1.0, 24)
+    small = coresets.from_files(tmp_path / "bad.svm", 1.0, 24, damaged="skip")
     assert small.info["damaged"] == 30 and "line 10:" in small.info["damaged_lines"][0]
     kept = np.arange(300) % 10 != 9
     write(tmp_path, "svm", x[kept], y[kept])
-    assert same(small, coresets.from_files(tmp_path / "data.svm", 1.0, **SIZES))
+    assert same(small, coresets.from_files(tmp_path / "data.svm", 1.0, 24))
 
 
-@pytest.mark.slow
-def test_rows_drawn_by_their_part_in_the_whole(tmp_path, small_pieces):
-    """Global sensitivities: three looks, no error of merging, and a killed run ends with the same coreset here too."""
+@pytest.fixture
+def many_rows(monkeypatch):
+    """More rows than are fetched."""
+    little = dataclasses.replace(rows.MEASURED, rows_held=256, rows_per_point=2, rows_for_centres=200)
+    monkeypatch.setattr(rows, "MEASURED", little)
+
+
+class Killed(Exception):
+    pass
+
+
+def test_rows_are_drawn_alike_wherever_they_lie(tmp_path, many_rows):
+    """Of more rows than are fetched some are drawn by their bounds: in files, in memory, on a mesh, on a cluster."""
     x, y = data(1200)
-    path, options = write(tmp_path, "npz", x, y), SIZES | {"key": 1, "mode": "global", "standardise": True}
-    small = coresets.from_files(path, 1.0, m=150, **options)
-    assert 120 <= len(small) <= 180 and small.info["n"] == 1200
+    path = write(tmp_path, "npz", x, y)
+    small = coresets.from_files(path, 1.0, 100, 1)
+    assert len(small) == 100 and small.info["n"] == 1200
     for sign in (-1, 1):  # calibrated: the classes have their weights
         np.testing.assert_allclose(small.weight[small.y == sign].sum(), (y == sign).sum(), rtol=0.02)
-    scaled = (x - x.mean(axis=0)) / x.std(axis=0)
-    judged = coresets.evaluate(small, (scaled, y))
-    assert judged.excess < 0.02 and judged.worst < 0.8
-    assert 0.5 * judged.optimum < small.info["opt"] <= judged.optimum  # a proof, and of some use
-    found = [np.flatnonzero(np.isclose(scaled, row, atol=1e-12).all(axis=1)).size for row in small.x]
-    assert min(found) >= 1
+    judged = coresets.evaluate(small, (x, y))
+    assert judged.excess < 0.03 and judged.worst < 0.8
+    assert 0.9 * judged.optimum < small.info["opt"] <= judged.optimum  # a proof, and of some use
+    assert np.isinf(small.info["epsilon"]) and "lower bound" in small.info["notes"][0]
+    np.testing.assert_array_equal(small.x, x[small.info["index"]])
+    whole = coresets.coreset(x, y, 1.0, 100, 1, clusters=64).info["total"]
+    assert 0.7 < small.info["total"] / whole < 1.5
+    da = pytest.importorskip("dask.array")
+    parts = da.from_array(x, chunks=(500, 2)), da.from_array(y, chunks=500)
+    for other in (
+        coresets.from_dask(parts, 1.0, 100, 1), coresets.of_rows(designs.from_arrays(x, y), 1.0, 100, 1),
+        coresets.on_mesh(x, y, 1.0, 100, jax.make_mesh((1,), ("rows",)), 1),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(other.info["index"], small.info["index"])
+        np.testing.assert_allclose(other.weight, small.weight, rtol=1e-6)
+    excess = [coresets.evaluate(coresets.from_files(path, 1.0, 100, key), (x, y)).excess for key in range(2, 6)]
+    assert np.mean(excess) < 0.02
 
-    class Killed(Exception):
-        pass
 
-    for limit in (300, 1500, 3000):
+def test_a_point_that_can_dominate_is_among_the_rows_drawn(many_rows):
+    x, y = data(1200)
+    x[7] = [1e4, -1e4]
+    for key in range(6):
+        assert 7 in coresets.of_rows(designs.from_arrays(x, y), 1.0, 60, key).info["index"]
 
-        def stop(done, total, limit=limit):
-            assert total == 3600
-            if done >= limit:
+
+def test_a_killed_run_goes_on_to_the_same_coreset(tmp_path, many_rows):
+    x, y = data(1200)
+    path, checkpoint = write(tmp_path, "csv", x, y), tmp_path / "state.npz"
+    options = {"standardise": True, "positive": "no"}
+    whole = coresets.from_files(path, 1.0, 60, **options)
+    assert tuple(whole.info["classes"]) == ("yes", "no") and not checkpoint.exists()
+    for limit in (3, 4):
+
+        def stop(passes, gaps, limit=limit):
+            if passes >= limit:
                 raise Killed
 
         with pytest.raises(Killed):
-            coresets.from_files(path, 1.0, m=150, checkpoint=tmp_path / "state", progress=stop, **options)
-    assert same(small, coresets.from_files(path, 1.0, m=150, checkpoint=tmp_path / "state", **options))
-    with pytest.raises(InputError, match="more than once"):
-        coresets.from_files(path, 1.0, passes=1, mode="global", **SIZES)
-
-
-@pytest.mark.parametrize("kind", ["svm", "npz", "parquet"])
-def test_a_killed_run_goes_on_to_the_same_coreset(tmp_path, small_pieces, kind):
-    x, y = data()
-    path, checkpoint = write(tmp_path, kind, x, y), tmp_path / "state.npz"
-    options = SIZES | {"key": 1, "standardise": True}
-    whole = coresets.from_files(path, 1.0, **options)
-
-    class Killed(Exception):
-        pass
-
-    for limit in (3, 4, 5, 6, 7):
-        calls = []
-
-        def stop(done, total, limit=limit, calls=calls):
-            calls.append(done)
-            assert total == 400
-            if len(calls) == limit:
-                raise Killed
-
-        with pytest.raises(Killed):
-            coresets.from_files(path, 1.0, checkpoint=checkpoint, progress=stop, **options)
+            coresets.from_files(path, 1.0, 60, checkpoint=checkpoint, callback=stop, **options)
         assert checkpoint.exists()
-    with pytest.raises(InputError, match="of another run"):
-        coresets.from_files(path, 2.0, checkpoint=checkpoint, **options)
-    assert same(whole, coresets.from_files(path, 1.0, checkpoint=checkpoint, **options))
+    for change in ({"positive": "yes"}, {"standardise": False}):
+        with pytest.raises(InputError, match="of another run"):
+            coresets.from_files(path, 1.0, 60, checkpoint=checkpoint, **options | change)
+    assert same(whole, coresets.from_files(path, 1.0, 60, checkpoint=checkpoint, **options))
     assert not checkpoint.exists()
     np.testing.assert_allclose(whole.info["mean"], x.mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(whole.info["scale"], x.std(axis=0))
-
-
-@pytest.mark.parametrize("change", ["labels", "length", "zero_based", "features", "header", "format", "label"])
-def test_a_run_goes_on_with_the_files_and_arguments_that_it_began_with(tmp_path, small_pieces, change):
-    x, y = data(96)
-    path, checkpoint = write(tmp_path, "svm", x, y), tmp_path / "state.npz"
-    options = SIZES | {"passes": 1, "features": 2, "positive": 1, "checkpoint": checkpoint}
-
-    class Killed(Exception):
-        pass
-
-    def stop(done, total):
-        if done > 60:
-            raise Killed
-
-    with pytest.raises(Killed):
-        coresets.from_files(path, 1.0, progress=stop, **options)
-    more = {"zero_based": True, "features": 3, "header": True, "format": "svmlight", "label": 0}
-    if change == "labels":  # the same size, another time
-        path.write_text("\n".join(path.read_text().split("\n")[::-1][1:]) + "\n")
-    elif change == "length":
-        path.write_text(path.read_text() + path.read_text())
-    else:
-        options |= {change: more[change]}
-    said = "what the files hold" if change in ("labels", "length") else change
-    with pytest.raises(InputError, match=f"of another run .{said} differ"):
-        coresets.from_files(path, 1.0, **options)
 
 
 def test_constant_columns_keep_their_scale(tmp_path):
@@ -187,22 +142,22 @@ def test_constant_columns_keep_their_scale(tmp_path):
     r = np.random.default_rng(0).normal(size=n)
     columns = [np.full(n, 0.1), np.full(n, 1 / 3), r * 1e160, np.full(n, -7.0), r]
     np.savez(tmp_path / "a.npz", X=np.stack(columns, axis=1), y=np.where(r > 0, 1, -1))
-    found = files.scan(shards.Source((str(tmp_path / "a.npz"),)))
+    found = shards.scan(shards.Source((str(tmp_path / "a.npz"),)))
     np.testing.assert_allclose(found.scale, [1, 1, 1e160 * r.std(), 1, r.std()], rtol=1e-12)
     x = np.stack(columns, axis=1)
     np.testing.assert_allclose(1 / np.asarray(Scaling.standardise(x).factor), found.scale, rtol=1e-12)
 
 
-def test_shards_are_one_set(tmp_path, small_pieces):
+def test_shards_are_one_set(tmp_path):
     x, y = data()
     paths = []
     for i in range(3):
         part = slice(i * 150, (i + 1) * 150)
         paths.append(tmp_path / f"{i}.npz")
         np.savez(paths[-1], X=x[part], y=y[part])
-    whole = coresets.from_files(write(tmp_path, "npz", x, y), 1.0, **SIZES)
-    assert same(whole, coresets.from_files(paths, 1.0, **SIZES))
-    assert same(whole, coresets.from_files(tmp_path / "[0-2].npz", 1.0, **SIZES))
+    whole = coresets.from_files(write(tmp_path, "npz", x, y), 1.0, 24)
+    assert same(whole, coresets.from_files(paths, 1.0, 24))
+    assert same(whole, coresets.from_files(tmp_path / "[0-2].npz", 1.0, 24))
 
 
 @pytest.mark.parametrize("end", [".npz", ".parquet", ".svm"])
@@ -276,68 +231,26 @@ def test_lines_that_are_not_plain_are_never_read_in_a_block(monkeypatch, arrow):
         assert svmlight.svmlight_entries(fine + line.encode() + b"\n-1 2:5\n") is None, line
 
 
-KILLED = """
-import dataclasses, sys
-from jaxsvm.coresets.parts import files
-from jaxsvm.datasets import text
-import jax
-jax.config.update("jax_compilation_cache_dir", sys.argv[4])
-text.MEASURED = dataclasses.replace(text.MEASURED, bytes_per_text_piece=4000)
-files.MEASURED = dataclasses.replace(files.MEASURED, pieces_between_saves=2)
-from jaxsvm import coresets
-def look(done, total):
-    print(done, flush=True)
-small = coresets.from_files(
-    sys.argv[1], 1.0, 60, 5, chunk=480, damaged="skip", checkpoint=sys.argv[2], progress=look
-)
-coresets.save_coreset(sys.argv[3], small)
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_five_times_ends_with_the_same_coreset(tmp_path):
-    """SIGKILL, on a file of which every tenth line is damaged."""
-    x, y = data(6000)
-    path = write(tmp_path, "svm", x, y)
-    lines = path.read_text().splitlines()
-    for i in range(9, 6000, 10):
-        lines[i] = ["+1 1:oops", "1 2:0.5 1:0.5", "nan 1:1", "-1 1"][i // 10 % 4]
-    bad = tmp_path / "bad.svm"
-    bad.write_text("\n".join(lines) + "\n")
-
-    def run(name, source, out, limit=None):
-        command = [sys.executable, "-c", KILLED, source, tmp_path / name, out, tmp_path / "cache"]
-        with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
-            for line in process.stdout:
-                if limit is not None and int(line) >= limit:
-                    process.send_signal(signal.SIGKILL)
-            process.wait()
-        return process.returncode
-
-    assert run("whole.state", bad, tmp_path / "whole.npz") == 0
-    for rows in (700, 1500, 2600, 3900, 5000):
-        assert run("state", bad, tmp_path / "resumed.npz", rows) == -signal.SIGKILL
-        assert (tmp_path / "state").exists() and not (tmp_path / "resumed.npz").exists()
-    assert run("state", bad, tmp_path / "resumed.npz") == 0 and not (tmp_path / "state").exists()
-    kept = np.arange(6000) % 10 != 9
-    assert run("clean.state", write(tmp_path, "svm", x[kept], y[kept]), tmp_path / "clean.npz") == 0
-    whole, resumed, clean = (coresets.load_coreset(tmp_path / f"{name}.npz") for name in ("whole", "resumed", "clean"))
-    assert same(whole, resumed) and same(whole, clean)
-    assert resumed.info["damaged"] == whole.info["damaged"] == 600 and clean.info["damaged"] == 0
-    assert resumed.info["n"] == 5400 and "bad.svm, line 10: " in resumed.info["damaged_lines"][0]
-
-
-@pytest.mark.parametrize(
-    ("positive", "said"), [("Yes", "no row has the label 'Yes'"), ("yes", None), (None, "are not")]
-)
-def test_one_pass_over_one_class_is_refused(tmp_path, positive, said):
-    (tmp_path / "a.csv").write_text("x,kind\n" + "".join(f"{i},{'yes' if i % 3 else 'no'}\n" for i in range(40)))
-    if said is None:
-        assert coresets.from_files(tmp_path / "a.csv", 1.0, 24, passes=1, positive=positive).info["n"] == 40
-        (tmp_path / "a.csv").write_text("x,kind\n" + "".join(f"{i},yes\n" for i in range(40)))
-        said = "every row has the label 'yes'"
-    with pytest.raises(InputError, match=said):
-        coresets.from_files(tmp_path / "a.csv", 1.0, 24, passes=1, positive=positive)
+def test_what_is_not_two_classes_is_refused(tmp_path):
+    file = tmp_path / "a.csv"
+    for labels, positive, said in (
+        ("yes", None, "the label 'yes' only"), ("abc", None, "3 labels: two are needed, or positive="),
+        ("abc", "d", "positive is 'd'"), ("abc", True, "positive is True"),
+    ):  # fmt: skip
+        kinds = [labels] if labels == "yes" else list(labels)
+        file.write_text("x,kind\n" + "".join(f"{i},{kinds[i % len(kinds)]}\n" for i in range(40)))
+        with pytest.raises(InputError, match=said):
+            coresets.from_files(file, 1.0, 20, positive=positive)
+    assert coresets.from_files(file, 1.0, 20, positive="b").info["classes"] == ("rest", "b")
+    x, y = data(40)
+    none = designs.from_arrays(x, y)
+    none = dataclasses.replace(none, rows=none.rows._replace(weight=0 * none.rows.weight))
+    for design, said in (
+        (designs.from_arrays(x, y, regression=True), "targets of regression"), (x, "design"),
+        (none, "no row has a positive weight"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            coresets.of_rows(design, 1.0, 20)
 
 
 def test_a_file_that_is_no_coreset_is_named_so(tmp_path):

@@ -1,9 +1,6 @@
 """Coresets on a mesh of devices, for kernels, and from the command line."""
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -19,34 +16,6 @@ def points(n, seed=0, d=2):
     rng = np.random.default_rng(seed)
     y = np.where(rng.random(n) < 0.3, 1.0, -1.0)
     return rng.normal(size=(n, d)) + y[:, None], y
-
-
-ON_MESH = """
-import numpy as np, jax
-from jax.sharding import Mesh
-from jaxsvm import coresets
-rng = np.random.default_rng(0)
-y = np.where(rng.random(333) < 0.3, 1.0, -1.0)
-x = rng.normal(size=(333, 2)) + y[:, None]
-u = rng.uniform(0.5, 2, 333)
-one = coresets.coreset(x, y, 1.0, 48, 0, u, clusters=4)
-for count in (1, 2, 3, 8):
-    mesh = Mesh(np.array(jax.devices()[:count]), ("rows",))
-    small = coresets.on_mesh(x, y, 1.0, 48, mesh, 0, u, clusters=4)
-    assert abs(small.info["total"] / one.info["total"] - 1) < 1e-6, (count, small.info["total"])
-    tree = coresets.on_mesh(x, y, 1.0, 48, mesh, 0, u, clusters=4, mode="tree")
-    again = coresets.on_mesh(x, y, 1.0, 48, mesh, 0, u, clusters=4, mode="tree")
-    assert np.array_equal(tree.weight, again.weight) and len(tree) == 48
-    assert coresets.evaluate(tree, (x, y, u)).excess < 0.1, count
-print("fine")
-"""
-
-
-@pytest.mark.slow
-def test_meshes_of_any_size_give_what_one_host_gives():
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", ON_MESH], env=environment, text=True, capture_output=True, check=False)
-    assert done.returncode == 0 and "fine" in done.stdout, done.stderr[-2000:]
 
 
 def test_the_kernel_bounds_are_the_linear_ones_on_a_linear_kernel():
@@ -111,7 +80,7 @@ def test_meshes_are_taken_as_jax_makes_them():
     x, y = points(60)
     small = coresets.on_mesh(x, y, 1.0, 24, jax.make_mesh((1,), ("rows",)), clusters=4)
     one = coresets.coreset(x, y, 1.0, 24, 0, clusters=4, sampler="mixture")
-    assert len(small) == 24 and abs(small.info["total"] / one.info["total"] - 1) < 1e-6
+    np.testing.assert_array_equal(small.weight, one.weight)
     with pytest.raises(InputError, match="mesh is a str"):
         coresets.on_mesh(x, y, 1.0, 24, "rows")
     with pytest.raises(InputError, match="axis is 'columns'"):

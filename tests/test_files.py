@@ -17,10 +17,8 @@ import samples
 import jaxsvm
 from jaxsvm import coresets, designs
 from jaxsvm.cli.report.text import complain, show
-from jaxsvm.coresets.parts.files import _signs
 from jaxsvm.coresets.parts.stream import Stream
 from jaxsvm.coresets.summary import Coreset
-from jaxsvm.datasets.shards.source import Source
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.models import interchange
 from jaxsvm.runtime.files import write_whole
@@ -119,27 +117,18 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_pass(tm
     assert not passes
 
 
-@pytest.mark.parametrize("reader", ["designs", "coresets"])
-def test_a_label_that_comes_after_the_first_pass_is_refused_by_name(tmp_path, reader):
+def test_a_label_that_comes_after_the_first_pass_is_refused_by_name(tmp_path):
     """In a file of the same size and time; coresets took it for the negative class."""
     file = tmp_path / "rows.csv"
     rows = [f"{i},{i % 2}" for i in range(60)]
     file.write_text("a,b\n" + "\n".join(rows))
     times = os.stat(file)
-
-    def change(*_):
-        file.write_text("a,b\n" + "\n".join([*rows[:-1], rows[-1][:-1] + "7"]))
-        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-    with pytest.raises(DataError, match="the label 7"):
-        if reader == "designs":
-            found = designs.from_files(file, label="b")
-            change()
-            designs.fit(found, 1.0, max_passes=2)
-        else:
-            change()
-            piece = next(iter(Source((str(file),), None, "b", None, None, None).pieces()))
-            _signs(piece.label, (0, 1), None)
+    found = designs.from_files(file, label="b")
+    file.write_text("a,b\n" + "\n".join([*rows[:-1], rows[-1][:-1] + "7"]))
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for use in (lambda: designs.fit(found, 1.0, max_passes=2), lambda: coresets.of_rows(found, 1.0, 20)):
+        with pytest.raises(DataError, match="the label 7"):
+            use()
 
 
 def test_names_do_not_move_the_cursor(capsys):

@@ -42,8 +42,8 @@ TYPES_RUN_UP = {*("screening/__init__.py", "relational/counting/sampling.py")}
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 2_349,
-    "coresets": 3_134,
+    "cli": 2_346,
+    "coresets": 2_734,
     "datasets": 2_798,
     "derivatives": 506,
     "designs": 2_485,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 6_560,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1862, 278
+OWN_IMPORTS, FILES = 1847, 275
 """Lines that import from this library, and files."""
 
 

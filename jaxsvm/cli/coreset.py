@@ -24,10 +24,7 @@ def coreset(
     out: Annotated[str | None, option("--out", "File to write: .npz, .parquet, .svm.", "FILE")] = None,
     scale: Annotated[str, option("--scale", "Scaling of the columns.", ("none", "standardise"))] = "none",
     damaged: Annotated[str, option("--damaged", "What a damaged line causes.", ("stop", "skip"))] = "stop",
-    passes: Annotated[int, option("--passes", "Passes over the files: 1, or 2 with a first one that counts.")] = 2,
-    features: Annotated[
-        int | None, option("--features", "Number of columns, for one pass over svmlight files.")
-    ] = None,
+    features: Annotated[int | None, option("--features", "Number of columns of svmlight files.")] = None,
     checkpoint: Annotated[
         str | None, option("--checkpoint", "File to keep the state in, and to go on from.", "FILE")
     ] = None,
@@ -45,13 +42,13 @@ def coreset(
     check_writable(out, *files)
     with progress_bar("coreset") as bar:
 
-        def draw(done: int, total: int | None) -> None:
-            bar.update(total=total, completed=done, note=f"{done} rows")
+        def count(passes: int, gaps: object) -> None:
+            bar.update(completed=passes, note=f"{passes} passes")
 
         small = jaxsvm.coresets.from_files(
-            files, C, size, seed, passes=passes, damaged=damaged, checkpoint=checkpoint, m=size, features=features,
+            files, C, size, seed, damaged=damaged, checkpoint=checkpoint, features=features,
             standardise=scale == "standardise", label=label, positive=positive,
-            zero_based=zero_based(index_base), progress=draw,
+            zero_based=zero_based(index_base), callback=count,
         )  # fmt: skip
     save(out, lambda target: jaxsvm.coresets.save_coreset(target, small))
     kept = ("n", "U", "C", "classes", "opt", "share", "damaged", "damaged_lines")

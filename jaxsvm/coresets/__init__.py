@@ -13,11 +13,9 @@ from jaxsvm.coresets.construction.evaluation import Evaluation, evaluate
 from jaxsvm.coresets.construction.kernel import kernel_coreset, kernel_sensitivity
 from jaxsvm.coresets.construction.sampling import sample_size
 from jaxsvm.coresets.construction.sensitivity import exact_sensitivity, sensitivity
-from jaxsvm.coresets.parts.dask_ import from_dask
 from jaxsvm.coresets.parts.dynamic import DynamicCoreset
-from jaxsvm.coresets.parts.files import from_files
-from jaxsvm.coresets.parts.mesh import on_mesh
 from jaxsvm.coresets.parts.stream import Stream, StreamState, load_coreset, save_coreset
+from jaxsvm.coresets.rows import from_dask, from_files, of_rows, on_mesh
 from jaxsvm.coresets.summary import Coreset
 
 __all__ = [
@@ -34,6 +32,7 @@ __all__ = [
     "kernel_coreset",
     "kernel_sensitivity",
     "load_coreset",
+    "of_rows",
     "on_mesh",
     "sample_size",
     "save_coreset",

@@ -18,7 +18,14 @@ class Measured:
     dominant_share: float = 0.1  # of an objective: from here on the score at a small subset counts
     rough_gap: float = 1e-3  # relative gap of the pilots of nodes, subsets and trial machines
     centrality_corrections: int = 3  # in each interior-point step
-    pieces_between_saves: int = 16  # of files, between two checkpoints
+    rows_held: int = 65536  # of a design, that are fetched; of more, so many are drawn
+    bytes_held: int = 2**27  # of such rows, in float64
+    rows_per_point: int = 8  # of a coreset, that are fetched at least
+    rows_for_centres: int = 4096  # of a design, whose centres serve as those of all rows
+    cells_of_rows: int = 64  # per class
+    share_of_bounds_of_rows: float = 0.5  # of the probabilities of rows; the rest is uniform
+    pilot_gap: float = 1e-2  # relative gap of the pilot of all rows
+    pilot_passes: int = 16  # at most
 
     @property
     def share_of_pulls(self) -> float:

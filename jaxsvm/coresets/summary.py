@@ -50,10 +50,10 @@ class Coreset:
             error that one query, fixed before the draw, exceeds with probability 0.05 at most: Bernstein's inequality
             for independent draws, plus the change by calibration; often above 1, where it promises nothing, and far
             above what `evaluate` measures; the inequality is proven for "independent" draws only, and infinite means
-            that no error below 1 is known) and `notes` (warnings). For recombined points `change` and `epsilon` are
-            infinite: nothing is known about other queries than the solution. Of parts (streams, files, Dask,
-            `DynamicCoreset`) `total`, `gap`, `cells` and `index` are missing, and `epsilon` is infinite. `kernel`: the
-            kernel of the machine that it is for, if that is not linear (`kernel_coreset`).
+            that no error below 1 is known) and `notes` (warnings). Of parts (streams, `DynamicCoreset`)
+            `total`, `gap`, `cells` and `index` are missing; there, and of more rows of a design than were fetched
+            (`of_rows`), `epsilon` is infinite. `kernel`: the kernel of the machine that it is for, if that is not
+            linear (`kernel_coreset`).
     """
 
     x: np.ndarray

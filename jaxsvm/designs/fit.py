@@ -265,7 +265,7 @@ def fit(
     machines = [Machine(float(value), k) for value in values.ravel() for k in positive]
     run = Run(design, Evaluate(loss), machines, bias, epsilon, tol)
     started = time.monotonic()
-    codes = _run(run, init, max_passes, max_seconds, checkpoint, callback, interrupt)
+    codes = run_to_end(run, init, max_passes, max_seconds, checkpoint, callback, interrupt)
     shape = values.shape + ((len(positive),) if len(positive) > 1 else ())
     best = np.stack([run.best(k) for k in range(len(machines))]).reshape(*shape, -1)
     each = [run.certificate(k) for k in range(len(machines))]
@@ -313,7 +313,7 @@ def cross_validate(
     _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
     machines = [Machine(float(C), k, fold) for fold in range(folds) for C in values for k in _positive(design)]
     run = Run(design, Evaluate(loss, folds), machines, bias, epsilon, tol)
-    codes = _run(run, None, max_passes, max_seconds, None, None, interrupt)
+    codes = run_to_end(run, None, max_passes, max_seconds, None, None, interrupt)
     _warn(codes, [run.certificate(k).relative_gap for k in range(len(machines))])
     best = run.points(list(range(len(machines))))._replace(w=np.stack([lane.best for lane in run.lanes]))
     missed, weight = design.total(Missed(run.evaluate, len(values)), best)
@@ -321,9 +321,9 @@ def cross_validate(
     return Scores(values, -missed if design.classes is None else 1 - missed)
 
 
-def _run(
-    run: Run, init: DesignFit | None, max_passes: int, max_seconds: float | None, checkpoint: Any, callback: Any,
-    interrupt: str,
+def run_to_end(
+    run: Run, init: DesignFit | None, max_passes: int, max_seconds: float | None,
+    checkpoint: str | os.PathLike[str] | None, callback: Callable[[int, np.ndarray], object] | None, interrupt: str,
 ) -> list[Status]:  # fmt: skip
     """Make passes until all machines have ended; return how each did."""
     deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds

@@ -1,1 +1,1 @@
-"""Build a coreset: sensitivities, calibration, sampling, recombination."""
+"""Build a coreset: sensitivities, calibration, sampling."""

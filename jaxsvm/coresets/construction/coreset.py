@@ -11,8 +11,6 @@ Points are drawn by bounds on their sensitivities and weighted by the inverse of
                    q >= eta gamma / t keeps the guarantee, with t / eta instead of t.
     "mixture"      the same draw, with weights calibrated to known totals of all the points (`calibration.py`): a small
                    part of the error, a bias of the order 1 / m.
-    "recombination"  no draw, and no coreset in the sense above: points with exactly the totals of all
-                   (`_recombined`). Training on them gives the pilot; no epsilon is known for other queries.
 
 A coreset of so few points that they are separable says little about the points that were not drawn, and a machine
 trained on hard points fails on easy ones. With fewer than 10 points per feature "mixture" therefore draws by q and by
@@ -50,15 +48,14 @@ from jaxsvm.coresets.summary import (
     require_costs,
     room_for,
 )
-from jaxsvm.errors import InputError, warn
+from jaxsvm.errors import warn
 from jaxsvm.numerics import selection
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 from jaxsvm.runtime.programs import Program
 
-SAMPLERS = ("mixture", "systematic", "independent")  # of streams and trees too
-RECOMBINATION = "recombination"  # needs all points at once
+SAMPLERS = ("mixture", "systematic", "independent")
 
 
 class Plan(NamedTuple):
@@ -119,9 +116,8 @@ def coreset(
         m: Number of points, at least 2; ten times d is a good size. With "independent": draws, of which some coincide.
         key: A random key, or a seed.
         sample_weight: Weights, `(n,)`, not negative; 0: absent.
-        sampler: "mixture" (the default), "systematic" (the same without calibration: unbiased), "independent": the
-            paper's, which the theory is about; or "recombination": at least d + 5 points on which the solution at C is
-            that of all the data, with no known error at any other query or C.
+        sampler: "mixture" (the default), "systematic" (the same without calibration: unbiased), or "independent":
+            the paper's, which the theory is about.
         bound: "dir", "tight", "fixed", or the paper's "printed", which is no bound.
         regulariser: The treatment of `1/2 |w|^2`: "pinned" keeps it; "scaled" (the paper's) multiplies it by V / U, the
             weights' sums on coreset and data; "normalised" makes V = U.
@@ -137,19 +133,13 @@ def coreset(
     Warns:
         UserWarning: If the bounds add up to more than half of the points: few cannot stand for them at this C.
     """
-    plan = plan_of(m, sampler, bound, regulariser, clusters, np.size(y), (*SAMPLERS, RECOMBINATION))
+    plan = plan_of(m, sampler, bound, regulariser, clusters, np.size(y))
     require_positive("C", C)
     dtype = float_dtype(x)
     x, y, u = as_data(x, y, sample_weight)
     plan = plan._replace(choose=sampler == "mixture" and m < MEASURED.points_per_feature_for_one_draw * x.shape[1])
     with jax.enable_x64(True):
-        key = as_key(key)
-        if sampler == RECOMBINATION:
-            if m < x.shape[1] + 5:  # one a total (one a feature and 4 more), and one that is kept
-                raise InputError(f"m is {m}: to recombine points of {x.shape[1]} features takes d + 5 at least.")
-            drawn = _recombined(key, x, y, u, float(C), plan)
-        else:
-            drawn = constructed(key, x, y, u, float(C), plan)
+        drawn = constructed(as_key(key), x, y, u, float(C), plan)
     info = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler, "bound": bound}
     small = packed(drawn, x, y, u, dtype, info)
     small.info["epsilon"] = _epsilon(small, plan, float(drawn.uniform), int((u > 0).sum()))
@@ -164,7 +154,7 @@ def _epsilon(small: Coreset, plan: Plan, uniform: float, present: int) -> float:
     change, total = small.info["change"], small.info["total"]
     if len(small) == present and plan.sampler != "independent" and change < 1e-12:
         return 0.0
-    if plan.sampler == RECOMBINATION or plan.bound == "printed":
+    if plan.bound == "printed":
         return float("inf")
     if plan.sampler != "independent":
         # The bounds' share of the probabilities: of the draw that is kept, and if a rare class is drawn more often.
@@ -175,11 +165,9 @@ def _epsilon(small: Coreset, plan: Plan, uniform: float, present: int) -> float:
     return error if error < 1 else float("inf")
 
 
-def plan_of(
-    m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n: int, samplers: tuple[str, ...] = SAMPLERS
-) -> Plan:
+def plan_of(m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n: int) -> Plan:
     """Check the choices of a construction and return its plan."""
-    require_one_of("sampler", sampler, samplers)
+    require_one_of("sampler", sampler, SAMPLERS)
     require_one_of("bound", bound, BOUNDS)
     require_one_of("regulariser", regulariser, REGULARISERS)
     require_whole("m", m, 2)
@@ -301,69 +289,4 @@ def choose(
     return index, weight, change, share
 
 
-def _recombined(key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan) -> Drawn:
-    """Choose points by recombination instead of drawing them."""
-    keys = jax.random.split(key, 2)
-    proposal = _propose(keys[0], x, y, u, C, plan._replace(m=0))
-    rows, weight = recombine(keys[1], proposal, jnp.asarray(x), jnp.asarray(y), jnp.asarray(u), plan.m)
-    chosen: tuple[Any, Any, Any, Any] = rows, weight, 0.0 if len(rows) == (u > 0).sum() else np.inf, 0.0
-    proposal = jax.device_get(proposal)
-    return Drawn(*chosen, proposal.total, proposal.cells, proposal.pilot.primal, proposal.pilot.dual)
-
-
 _construct = Program(construct, static_argnames="plan")
-_propose = jax.jit(propose, static_argnames="plan")
-
-
-def recombine(
-    key: Array, proposal: Any, x: Array, y: Array, u: Array, m: int
-) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """Return at most m >= d + 5 rows, and weights with which they have the totals of all points (`Proposal`)."""
-    A = np.asarray(totals_of(x - proposal.origin[None, :], y, proposal.h, proposal.share))
-    weight, share = np.asarray(u), np.asarray(proposal.share)
-    # A point inside its box has the margin 1 at the pilot, which determines b: keep the one farthest inside.
-    inside = int(np.argmax(weight * np.minimum(share, 1 - share)))
-    others = np.where(np.arange(len(weight)) == inside, 0, weight)
-    rows, moved = recombined(others, A, m - 1, np.random.default_rng(np.asarray(jax.random.key_data(key))))
-    return np.append(rows, inside), np.append(moved, weight[inside])
-
-
-def recombined(
-    u: Float[np.ndarray, " n"], A: Float[np.ndarray, "n p"], m: int, generator: np.random.Generator
-) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """Return at most m of the points, m >= p, and positive weights that keep the totals `u A` of all."""
-    rows = np.flatnonzero(u > 0)
-    v = u[rows]
-    spread = np.sqrt(v @ A[rows] ** 2)
-    A = A / np.where(spread > 0, spread, 1)
-    while len(rows) > m:
-        groups = np.array_split(generator.permutation(len(rows)), min(len(rows), 2 * (A.shape[1] + 1)))
-        sums = np.stack([v[group] @ A[rows[group]] for group in groups])
-        factors = _fewer(sums, np.asarray([len(group) for group in groups]), m)
-        left = np.concatenate([group for group, factor in zip(groups, factors, strict=True) if factor > 0])
-        if len(left) == len(rows):  # rounding: no weight can move
-            break
-        scale = np.repeat(factors, [len(group) for group in groups])
-        rows, v = rows[left], v[left] * scale[scale > 0]
-    return rows, v
-
-
-def _fewer(sums: Float[np.ndarray, "g p"], sizes: Int[np.ndarray, " g"], m: int) -> Float[np.ndarray, " g"]:
-    """Return factors of groups that keep the total of their sums, 0 for as many as leave m points, or p groups."""
-    p, left = sums.shape[1], sizes.sum()
-    vanishing = np.linalg.qr(sums, mode="complete")[0][:, p:]  # columns d with sums' d = 0
-    factors = np.ones(len(sums))
-    while left > m and vanishing.shape[1]:
-        d, vanishing = vanishing[:, 0], vanishing[:, 1:]
-        reach = np.full(len(d), np.inf)
-        np.divide(factors, np.abs(d), out=reach, where=(factors > 0) & (d != 0))
-        down, up = np.where(d > 0, reach, np.inf), np.where(d < 0, reach, np.inf)
-        gone = int(np.argmin(np.minimum(down, up)))  # the shorter way
-        if not np.isfinite(reach[gone]):  # this column has no free group left
-            continue
-        factors = np.maximum(factors + (up[gone] if d[gone] < 0 else -down[gone]) * d, 0)
-        factors[gone] = 0
-        left -= sizes[gone]
-        vanishing = vanishing - np.outer(d / d[gone], vanishing[gone])
-        vanishing[factors == 0] = 0
-    return factors

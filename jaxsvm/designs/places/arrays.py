@@ -27,6 +27,7 @@ from jaxsvm.points.rows import PointsLike, Rows
 from jaxsvm.problems.arguments import checked_weights
 from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory, transfers, zero_filled
 from jaxsvm.runtime.loops import fori_loop
+from jaxsvm.runtime.meshes import Spread
 
 OPERATIONS_OF_A_PIECE = 2 * 10**10
 """Products of entries, for each row those of its features with each other, between two looks at Ctrl-C."""
@@ -113,8 +114,8 @@ def from_arrays(
             return ArrayDesign(rows, n, classes)
         if not isinstance(points, jax.Array | np.ndarray):
             raise InputError("x is sparse: a mesh takes dense rows; leave the mesh out, or make them dense.")
-        axis = str(mesh.axis_names[0]) if axis is None else axis
-        mesh = Mesh(mesh.devices, mesh.axis_names)  # whose axes are Auto
+        over = Spread.over(mesh, axis)
+        mesh, axis = over.mesh, over.axis
         each = points.nbytes * jax.process_count() // mesh.shape[axis]  # bytes of a device; those of a CPU share memory
         each *= len(mesh.local_devices) if jax.default_backend() == "cpu" else 1
         require_memory(each, f"x has {n:,} rows, which", "take more devices, or `from_files`", device_memory())

@@ -112,7 +112,7 @@ def from_dask(
         MissingPackageError: If Dask is not installed.
     """
     dask = require_package("dask", "from_dask")
-    parts = partitions(data, label, weight)
+    parts = _partitions(data, label, weight)
     if not parts:
         raise InputError("data has no partitions.")
     parts = dask.persist(*[dask.delayed(_checked)(part) for part in parts])
@@ -131,12 +131,8 @@ def from_dask(
     return DaskDesign(list(dask.persist(*chunks)), int(firsts[-1]), widths.pop(), classes)
 
 
-def partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
-    """Return delayed partitions `(x, y)` or `(x, y, sample_weight)`, in their order; see `from_dask`.
-
-    Raises:
-        InputError: On data of another form.
-    """
+def _partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
+    """Return delayed partitions `(x, y)` or `(x, y, sample_weight)`, in their order; refuse data of another form."""
     dask = require_package("dask", "from_dask")
     if isinstance(data, list):
         return [dask.delayed(_parts)(part) for part in data]

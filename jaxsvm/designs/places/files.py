@@ -38,6 +38,7 @@ class FileDesign(OfChunks):
         scale: Their standard deviations, 1 for constant ones, `(d,)`.
         dtype: Dtype of the features while they are computed with.
         skipped: Number of lines that are no samples.
+        named: Messages about the first 20 of them.
     """
 
     __repr__ = in_a_line
@@ -52,6 +53,7 @@ class FileDesign(OfChunks):
     scale: np.ndarray = dataclasses.field(repr=False)
     dtype: Any
     skipped: int
+    named: list[str]
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all rows, in chunks of one size; the last one is filled up with rows of weight 0.
@@ -143,6 +145,7 @@ def from_files(
         scale,
         np.dtype(dtype),
         found.damaged,
+        found.named,
     )
 
 

@@ -1,0 +1,353 @@
+"""Coresets of the rows of a design: in files, on a Dask cluster, on a mesh, in memory, of a join.
+
+    small = jaxsvm.coresets.of_rows(jaxsvm.designs.from_files("part-*.parquet", label="class"), C=1.0, m=1000)
+
+Rows that fit are fetched, and `coreset` makes the coreset of them. Of more rows, M are drawn first:
+
+1. `designs` fits the machine to a rough gap (the pilot), whose dual value is a lower bound of the optimum.
+2. A sample gives centres of cells; a pass adds up the exact weights and means of the cells.
+3. A pass adds up the bounds "dir" on sensitivities (`sensitivity.py`), t in all, and the totals of `calibration.py`.
+4. A pass draws each row by itself, with `pi = min(1, M (eta gamma / t + (1 - eta) u / U))`.
+
+Rows drawn have the weights `u / pi`, calibrated to the totals. They are far more than the points that `coreset` then
+makes of them, and so add little to the error. A row is drawn by its number and the key alone: where the rows lie, and
+who computes them again, does not matter.
+
+Source: the paper claims a distributed construction and gives none; derivation: docs/mathematics.md, "Coresets".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float
+from numpy.typing import ArrayLike
+
+from jaxsvm import designs
+from jaxsvm.coresets.construction.calibration import calibrated, totals_of
+from jaxsvm.coresets.construction.coreset import coreset, plan_of
+from jaxsvm.coresets.construction.partition import Cells, centres, nearest
+from jaxsvm.coresets.construction.queries import hinges
+from jaxsvm.coresets.construction.sensitivity import gammas
+from jaxsvm.coresets.measured import MEASURED
+from jaxsvm.coresets.pilot import Pilot
+from jaxsvm.coresets.summary import Coreset, as_data, as_key, centred, float_dtype, padded
+from jaxsvm.datasets.labels import index_of
+from jaxsvm.datasets.scaling import Scaling
+from jaxsvm.designs.contract import Chunk, Design, require_design
+from jaxsvm.designs.features import FeatureDesign, Mapped
+from jaxsvm.designs.fit import run_to_end, saved
+from jaxsvm.designs.losses import Evaluate, Spread
+from jaxsvm.designs.places.dask_ import DaskData
+from jaxsvm.designs.run import Machine, Run
+from jaxsvm.errors import InputError
+from jaxsvm.points.rows import PointsLike
+from jaxsvm.runtime.arrays import transfers
+from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.files import require_writable
+
+DRAWN_TWICE = (
+    "it is made of rows that were drawn of all, and no error below 1 is known for it. `opt` is a proven lower bound of "
+    "the optimum: one pass over the data, for the objective of its machine, shows how good that machine is."
+)
+
+
+@transfers
+def of_rows(
+    design: Design, C: float, m: int, key: Array | int = 0, *, positive: object = None, sampler: str = "mixture",
+    bound: str = "dir", clusters: int | tuple[int, ...] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None, callback: Callable[[int, np.ndarray], object] | None = None,
+) -> Coreset:  # fmt: skip
+    """Make a coreset of m points of the rows of a design, in memory that does not depend on their number.
+
+    Args:
+        design: Rows of two classes, or of several with `positive`: `designs.from_files`, `from_dask`, `from_arrays`,
+            `relational.design`, or any `Design`.
+        C: The factor of the loss, positive; the coreset serves every smaller C.
+        m: Number of points.
+        key: A random key, or a seed.
+        positive: The label that is +1, against all others; None: the second of two.
+        sampler: "mixture", "systematic" or "independent", see `coreset`.
+        bound: "dir", "tight", "fixed" or "printed", see `coreset`.
+        clusters: Cells per class, or several for the least of several bounds.
+        checkpoint: A file for the state of the pilot after each of its passes, as that of `designs.fit`; a run that
+            resumes ends with the same coreset. It is removed at the end.
+        callback: Called after each pass of the pilot with the number of passes and its relative gap, `(1,)`.
+
+    Returns:
+        The coreset. `info["classes"]` are the labels of -1 and +1; `info["index"]` are numbers of rows.
+
+    Raises:
+        InputError: If an argument cannot be used, or no row has a weight.
+    """
+    require_design(design)
+    require_positive("C", C)
+    plan_of(m, sampler, bound, "pinned", clusters, design.n)
+    require_writable("checkpoint", checkpoint)
+    number, classes = _classes(design, positive)
+    with jax.enable_x64(True):
+        key = as_key(key)
+        if design.n <= _rows_held(design.d, m):
+            rows = design.chosen(every_row)
+            weight, known = rows.weight, {}
+        else:
+            rows, weight, known = _drawn(design, C, m, jax.random.fold_in(key, 1), number, checkpoint, callback)
+    if not len(weight):
+        raise InputError("design: no row has a positive weight.")
+    y = np.where(rows.y == number, 1.0, -1.0)
+    small = coreset(rows.x, y, C, m, key, weight, sampler, bound, clusters=clusters)
+    index = (rows.first + np.arange(len(y)))[small.info["index"]]
+    small.info.update(known, n=design.n, classes=classes, index=index)
+    if checkpoint is not None and os.path.exists(checkpoint):
+        os.unlink(checkpoint)
+    return small
+
+
+def _rows_held(d: int, m: int) -> int:
+    """Return how many rows are fetched at most: enough to add little to the error of m points."""
+    return max(min(MEASURED.rows_held, MEASURED.bytes_held // (8 * d)), MEASURED.rows_per_point * m)
+
+
+def _classes(design: Design, positive: Any) -> tuple[int, tuple[Any, Any]]:
+    """Return the number of the class of +1, and the labels of -1 and +1."""
+    present = list(design.classes or ())
+    if not present:
+        raise InputError("design has targets of regression: coresets are of two classes.")
+    index = 1 if positive is None and len(present) == 2 else None if positive is None else index_of(positive, present)
+    if index is None:
+        fault = f"has {len(present)} labels: two are needed, or positive= for +1"
+        raise InputError(f"{fault if positive is None else f'positive is {positive!r}'}; the rows have {present[:6]}.")
+    rest = present[:index] + present[index + 1 :]
+    return index, (rest[0] if len(rest) == 1 else "rest", present[index])
+
+
+def every_row(chunk: Chunk) -> Bool[Array, " k"]:
+    """Choose all rows of a chunk."""
+    return jnp.ones(len(chunk.weight), bool)
+
+
+class Shared(NamedTuple):
+    """What all rows are judged by. A pytree of NumPy arrays; points are about the origin of a sample."""
+
+    positive: Any  # the number of the class that is +1
+    C: Any  # the factor of the loss
+    pilot: Any  # `(w, b)`, `(d + 1,)`
+    primal: Any  # its objective
+    dual: Any  # a lower bound of the optimum
+    centres: Any  # of the cells, `(2, k, d)`
+
+
+class Sums(NamedTuple):
+    """Sums over all rows. A pytree."""
+
+    weight: Any  # of each cell, `(2k,)`
+    means: Any  # `sum u y x` of each cell, `(2k, d)`
+
+
+def _drawn(
+    design: Design, C: float, m: int, key: Array, positive: int, checkpoint: Any, callback: Any
+) -> tuple[Chunk, np.ndarray, dict[str, Any]]:
+    """Return rows drawn of all, their calibrated weights, and what is known of all rows."""
+    run = Run(design, Evaluate("hinge"), [Machine(float(C), positive)], "free", 0.0, MEASURED.pilot_gap)
+    run_to_end(run, None, MEASURED.pilot_passes, None, checkpoint, callback, "raise")
+    saved(run, checkpoint)
+    proof, w = run.certificate(0), run.best(0)
+    sample = design.chosen(Spread(design.n, MEASURED.rows_for_centres))
+    y = np.where(sample.y == positive, 1.0, -1.0)
+    keys = jax.random.split(key)
+    origin, at = jax.device_get(_centres(keys[0], *padded(sample.x, y, sample.weight)))
+    about = Scaling(origin, np.ones_like(origin))
+    pilot = np.append(w[:-1], w[-1] + w[:-1] @ origin)
+    shared = Shared(np.int64(positive), np.float64(C), pilot, np.float64(proof.primal), np.float64(proof.dual), at)
+    sums = Sums(*design.total(Mapped(_of_cells), about, shared))
+    total, totals = design.total(Mapped(_of_bounds), about, shared, sums)
+    size = np.asarray([_rows_held(design.d, m) / total, _rows_held(design.d, m) / sums.weight.sum()])
+    random = np.asarray(jax.random.key_data(keys[1]))
+    rows = design.chosen(Mapped(_taken), about, shared, sums, size, random)
+    filled = Chunk(*padded(rows.x, rows.y, rows.weight), first=rows.first[:1])
+    weight = jax.device_get(_weights(filled, about, shared, sums, size, totals))[: len(rows.y)]
+    known = {"opt": float(proof.dual), "gap": float(proof.primal - proof.dual), "total": float(total)}
+    known |= {"U": float(sums.weight.sum()), "epsilon": np.inf, "notes": (DRAWN_TWICE,)}
+    return rows, weight, known
+
+
+@jax.jit
+def _centres(key: Array, x: Array, y: Array, u: Array) -> tuple[Array, Array]:
+    """Return the origin of a sample, and the centres of its cells about it."""
+    middle = centred(x, u)
+    return x[0] - middle[0], centres(key, middle, y, u, MEASURED.cells_of_rows)
+
+
+def _seen(chunk: Chunk, shared: Shared) -> tuple[Array, Array, Array, Array]:
+    """Return points about the origin, signs, weights and cells."""
+    y = jnp.where(chunk.y == shared.positive, 1.0, -1.0)
+    return chunk.x, y, chunk.weight, nearest(chunk.x, (y > 0).astype(jnp.int32), shared.centres)
+
+
+def _of_cells(chunk: Chunk, shared: Shared) -> Sums:
+    x, y, u, label = _seen(chunk, shared)
+    many = shared.centres.shape[0] * shared.centres.shape[1]
+    means = jax.ops.segment_sum((u * y)[:, None] * x, label, many)
+    return Sums(jax.ops.segment_sum(u, label, many), means)
+
+
+def _of_bounds(chunk: Chunk, shared: Shared, sums: Sums) -> tuple[Array, Array]:
+    """Return the sum of the bounds, and the totals that weights are calibrated to."""
+    return _bounds(chunk, shared, sums).sum(), chunk.weight @ _variables(chunk, shared)
+
+
+def _variables(chunk: Chunk, shared: Shared) -> Float[Array, "k p"]:
+    """Return the calibrated variables; the pilot pulls with all points that have a loss."""
+    x, y, _, _ = _seen(chunk, shared)
+    h = hinges(x, y, shared.pilot[None])[:, 0]
+    return totals_of(x, y, h, (h > 0).astype(x.dtype))
+
+
+def _bounds(chunk: Chunk, shared: Shared, sums: Sums) -> Float[Array, " k"]:
+    x, y, u, label = _seen(chunk, shared)
+    mean = sums.means / jnp.where(sums.weight > 0, sums.weight, 1)[:, None]
+    cell = Cells(label, sums.weight[label], mean[label] - y[:, None] * x, (sums.weight > 0).sum())
+    at = Pilot(shared.pilot[:-1], shared.pilot[-1], shared.primal, shared.dual, jnp.zeros_like(u))
+    return gammas(cell, u, shared.C, at, "dir", False)
+
+
+def _probability(chunk: Chunk, shared: Shared, sums: Sums, size: Float[Array, "2"]) -> Float[Array, " k"]:
+    share = MEASURED.share_of_bounds_of_rows
+    bounds = share * size[0] * _bounds(chunk, shared, sums)
+    return jnp.minimum(1, bounds + (1 - share) * size[1] * chunk.weight)
+
+
+def _taken(chunk: Chunk, shared: Shared, sums: Sums, size: Array, random: Array) -> Bool[Array, " k"]:
+    """Draw each row by its number."""
+    key = jax.random.wrap_key_data(random)
+    number = chunk.first + jnp.arange(len(chunk.weight))
+    drawn = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), (), chunk.weight.dtype))(number)
+    return drawn < _probability(chunk, shared, sums, size)
+
+
+@jax.jit
+def _weights(rows: Chunk, about: Scaling, shared: Shared, sums: Sums, size: Array, totals: Array) -> Float[Array, " k"]:
+    """Return the weights of drawn rows."""
+    rows = rows._replace(x=about(rows.x))
+    pi = _probability(rows, shared, sums, size)
+    v, A = jnp.where(rows.weight > 0, rows.weight / jnp.where(pi > 0, pi, 1), 0), _variables(rows, shared)
+    s = jnp.where(v > 0, 1 - pi, 0)
+    return calibrated(v, s, A, totals, (v * s) @ A**2)
+
+
+@transfers
+def from_files(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], C: float, m: int, key: Array | int = 0, *,
+    damaged: str = "stop", checkpoint: str | os.PathLike[str] | None = None, standardise: bool = False,
+    label: str | int | None = None, positive: str | float | None = None, features: int | None = None,
+    zero_based: bool | None = None, header: bool | None = None, format: str | None = None,
+    callback: Callable[[int, np.ndarray], object] | None = None,
+) -> Coreset:  # fmt: skip
+    """Make a coreset of the rows of svmlight, CSV, npz or Parquet files, in memory independent of their length.
+
+    Args:
+        paths: One file, or several of one kind of rows: shards, read in this order. A name may have `*` as in
+            a shell. Text may be compressed. Columns that have names are put in the order of the first file, or refused.
+        C: The factor of the loss, positive; the coreset serves every smaller C.
+        m: Number of points.
+        key: A random key, or a seed.
+        damaged: What to do with a line that is no sample: "stop" raises with its number, "skip" counts it
+            (`info["damaged"]`, and messages about the first 20 in `info["damaged_lines"]`).
+        checkpoint: A file for the state after each pass, see `of_rows`.
+        standardise: Bring all columns to mean 0 and variance 1 (`info["mean"]`, `info["scale"]`): the coreset is one of
+            the standardised rows.
+        label: Column (CSV, Parquet; the last one by default) or key (npz) of the labels.
+        positive: The label that is +1, against all others; None: the second of two.
+        features: d of svmlight files, if it is known.
+        zero_based: Whether svmlight indices count from 0; None: from 0 if the index 0 occurs, else 1.
+        header: Whether CSV files have a header; None: if no field of the first line is a number.
+        format: "svmlight", "csv", "npz" or "parquet", for files whose names do not tell.
+        callback: As that of `of_rows`.
+
+    Returns:
+        The coreset, with `info["classes"]`.
+
+    Raises:
+        DataError: If a line is damaged and `damaged` is "stop", or files hold something else.
+        InputError: If an argument cannot be used.
+    """
+    if isinstance(label, bool):
+        raise InputError(f"label is {label}: a column's name or index, or an npz key is needed: coresets have labels.")
+    require_positive("C", C)
+    require_writable("checkpoint", checkpoint)
+    rows = designs.from_files(
+        paths, label=label, damaged=damaged, features=features, zero_based=zero_based, header=header, format=format,
+        dtype=np.float64,
+    )  # fmt: skip
+    scaling: Any = rows.mean, 1 / rows.scale
+    design = FeatureDesign(rows, Scaling(*scaling), rows.d) if standardise else rows
+    small = of_rows(design, C, m, key, positive=positive, checkpoint=checkpoint, callback=callback)
+    small.info.update(damaged=rows.skipped, damaged_lines=rows.named, files=rows.source.paths)
+    if standardise:
+        small.info.update(mean=rows.mean, scale=rows.scale)
+    return small
+
+
+@transfers
+def from_dask(
+    data: DaskData, C: float, m: int, key: Array | int = 0, *, label: str | None = None, weight: str | None = None,
+    sampler: str = "mixture", bound: str = "dir", clusters: int | tuple[int, ...] | None = None,
+) -> Coreset:  # fmt: skip
+    """Make a coreset of partitioned data with Dask's current scheduler (a `Client`, or threads).
+
+    Args:
+        data: A tuple of Dask arrays `(x, y)` or `(x, y, sample_weight)`; a Dask dataframe, with `label`; or a list of
+            delayed partitions, each of which computes to `(x, y)` or `(x, y, sample_weight)`. They are persisted.
+        C: The factor of the loss, positive.
+        m: Number of points.
+        key: A random key, or a seed.
+        label: The dataframe's column of labels.
+        weight: Its column of weights, if there is one.
+        sampler: "mixture", "systematic" or "independent", see `coreset`.
+        bound: "dir", "tight", "fixed" or "printed", see `coreset`.
+        clusters: Cells per class, or several for the least of several bounds.
+
+    Raises:
+        InputError: If an argument cannot be used.
+        MissingPackageError: If Dask is not installed.
+    """
+    design = designs.from_dask(data, label=label, weight=weight)
+    small = of_rows(design, C, m, key, sampler=sampler, bound=bound, clusters=clusters)
+    small.info["partitions"] = len(design.parts)
+    return small
+
+
+@transfers
+def on_mesh(
+    x: PointsLike, y: ArrayLike, C: float, m: int, mesh: Mesh, key: Array | int = 0,
+    sample_weight: ArrayLike | None = None, *, axis: str | None = None, sampler: str = "mixture", bound: str = "dir",
+    clusters: int | tuple[int, ...] | None = None,
+) -> Coreset:  # fmt: skip
+    """Make a coreset of m points of data that are sharded over one axis of a mesh.
+
+    Args:
+        x: Points, `(n, d)`.
+        y: Signs in {-1, +1}, `(n,)`.
+        C: The factor of the loss, positive.
+        m: Number of points.
+        mesh: The devices.
+        key: A random key, or a seed.
+        sample_weight: Weights, `(n,)`.
+        axis: The mesh axis of the rows; None: the first.
+        sampler: "mixture", "systematic" or "independent", see `coreset`.
+        bound: "dir", "tight", "fixed" or "printed", see `coreset`.
+        clusters: Cells per class, or several for the least of several bounds.
+
+    Raises:
+        InputError: If an argument cannot be used.
+    """
+    points, signs, weight = as_data(x, y, sample_weight)
+    points = points.astype(float_dtype(x))
+    design = designs.from_arrays(points, signs, weight, mesh=mesh, axis=axis, classes=(-1.0, 1.0))
+    return of_rows(design, C, m, key, sampler=sampler, bound=bound, clusters=clusters)
