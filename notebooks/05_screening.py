@@ -60,7 +60,11 @@ axes[0].scatter(*x[rest].T, s=60, facecolors="none", edgecolors="black", label="
 axes[0].set_title("what is known at C = 1.05 from C = 1: all but the ringed", fontsize=9)
 axes[0].legend(fontsize=8)
 report = screening.screening_report(problem, np.geomspace(0.5, 1.5, 24), tol=1e-5)
-plots.screening_rates(report, ax=axes[1])
+for name, inactive, at_bound in zip(report.names, report.inactive, report.at_bound, strict=True):
+    axes[1].semilogx(report.Cs, inactive + at_bound, "o-", markersize=3, label=name)
+axes[1].semilogx(report.Cs, report.possible, "--", color="0.45", label="at most: off the margin")
+axes[1].set(xlabel="C", ylabel="share of the samples")
+axes[1].legend(fontsize=8)
 plt.show()
 
 # %% [markdown]

@@ -22,7 +22,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxsvm import coresets, plots
+from jaxsvm import coresets
 from jaxsvm.coresets.summary import solution
 
 d, chunk, chunks = 5, 10_000, 20
@@ -98,8 +98,10 @@ for place, m in enumerate(sizes):
         errors["uniform sample"][draw, place] = excess(*solution(part_x[rows], part_y[rows], 1.0, weight))
 
 figure, axes = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
-plots.coreset_error(sizes, errors, ax=axes)
-axes.set_ylabel("above the optimum, relative")
+for name, values in errors.items():
+    axes.loglog(sizes, np.median(values, axis=0), "o-", label=name)
+axes.set(xlabel="points of the coreset", ylabel="above the optimum, relative")
+axes.legend()
 plt.show()
 medians = {name: np.median(values, axis=0) for name, values in errors.items()}
 print({name: values.round(4).tolist() for name, values in medians.items()})

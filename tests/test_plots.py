@@ -136,26 +136,6 @@ def test_boundaries_and_balls(path, problem, tmp_path):
         plots.decision_boundary(model, np.zeros((3, 4)), y)
 
 
-def test_measurements_are_drawn_as_they_are():
-    errors = {"ours": [[0.1, 0.01], [0.3, 0.03], [0.2, 0.02]], "uniform": [1.0, 0.5]}
-    axes = plots.coreset_error([100, 200], errors)
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.2, 0.02])
-    with pytest.raises(jaxsvm.InputError, match="errors"):
-        plots.coreset_error([100], errors)
-    with pytest.raises(jaxsvm.InputError, match=r"sizes has shape \(1, 2\)"):
-        plots.coreset_error([[100, 200]], errors)
-    fitted = SimpleNamespace(
-        history=np.array([[0.1, np.inf, 1], [0.2, 0.9, 0.9], [0.5, 0.5, 0.5]]),
-        certificate=Certificate(0.5, 0.5, 1e-3),
-        steps=3,
-    )
-    axes = plots.relational_certificate(fitted)
-    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[2, 0.9], [3, 0.5]])
-    assert "1.0e-03 after 3 evaluations" in axes.get_title()
-    axes = plots.learning_curve([10, 20], [[1, 0.9], [0.9, 0.9]], [0.5, 0.7])
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.95, 0.9])
-
-
 def test_no_pyplot(path):
     loaded = "matplotlib.pyplot" in sys.modules
     path_figure(path)
@@ -166,7 +146,7 @@ def test_no_pyplot(path):
 def test_a_picture_shows_itself(path):
     formatters = pytest.importorskip("IPython.core.formatters")
     again = pickle.loads(pickle.dumps(path_figure(path)))
-    for shown in (again, plots.path_support(path), plots.learning_curve([1, 2], [0.1, 0.2], [0.1, 0.2])):
+    for shown in (again, plots.path_support(path)):
         assert formatters.PNGFormatter()(shown).startswith(b"\x89PNG")
 
 
@@ -174,9 +154,9 @@ CELLS = [
     "import jaxsvm, numpy as np; from types import SimpleNamespace as Some",
     "found = Some(Cs=[1, 2], mean=[.1, .2], standard_error=[.1, .1], C=2., C_one_standard_error=1.)",
     "jaxsvm.plots.path_scores(found)",
-    "jaxsvm.plots.coreset_error([1, 2], {'a': [.1, .2]}).figure",
+    "jaxsvm.plots.path_scores(found).figure",
     "import matplotlib.pyplot",
-    "jaxsvm.plots.learning_curve([1, 2], [.1, .2], [.1, .2])",
+    "jaxsvm.plots.path_scores(found)",
 ]
 
 

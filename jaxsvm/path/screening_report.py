@@ -77,7 +77,7 @@ def screening_report(
         tol: Relative gap of the path's fits: the smaller, the more samples rules decide.
 
     Returns:
-        The report; `print` shows it, and `jaxsvm.plots.screening_rates` draws it.
+        The report; `print` shows it.
 
     Raises:
         InputError: On arguments that cannot be used.

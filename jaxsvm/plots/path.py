@@ -1,16 +1,17 @@
-"""Pictures of a regularisation path against C."""
+"""Pictures of a regularisation path against C, of scores of folds, and of the convergence of fits."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxsvm.errors import InputError, require_part
-from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, panels_of
+from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, labelled, panels_of
 from jaxsvm.problems.contract import require_problem
 from jaxsvm.results.status import Status
-from jaxsvm.runtime.checks import checked
+from jaxsvm.runtime.checks import checked, require_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from jaxsvm.model_selection.cross_validation import Scores, WidthValidation
     from jaxsvm.path.solve import Path
     from jaxsvm.problems.contract import Parametric
+    from jaxsvm.results.fit import History
 
 
 @checked
@@ -141,6 +143,44 @@ def width_scores(validated: WidthValidation, *, ax: Axes | None = None) -> Axes:
     ax.plot([validated.C], [validated.gamma], "x", color=RED, markersize=9, markeredgewidth=2, label=best)
     ax.set_yscale("log")
     return against_C(ax, "gamma")
+
+
+AGAINST = {"seconds": "seconds", "steps": "steps", "kernel_evaluations": "kernel evaluations"}
+
+
+@checked
+def convergence(
+    histories: History | Mapping[str, History],
+    *,
+    against: str = "seconds",
+    tol: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw certified relative gaps against time, steps or kernel evaluations; return the axes.
+
+    Args:
+        histories: A `jaxsvm.History`, or several by name. Lines from before the first certificate are left out.
+        against: "seconds", "steps" or "kernel_evaluations".
+        tol: Gap to mark by a line, or None.
+        ax: Axes of matplotlib; None makes a figure.
+
+    Raises:
+        InputError: If `against` is none of these.
+    """
+    require_one_of("against", against, AGAINST)
+    ax = axes_of(ax)
+    named = histories if isinstance(histories, Mapping) else {"": histories}
+    for name, history in named.items():
+        require_part("histories", history, against, "a `jaxsvm.History`, or a mapping of several, is needed")
+        x, gap = np.asarray(getattr(history, against), float), np.asarray(history.relative_gap, float)
+        shown = np.isfinite(gap) & (gap > 0) & (x > 0)
+        ax.plot(x[shown], gap[shown], "o-", markersize=3, label=name or None)
+    if tol is not None:
+        ax.axhline(tol, color=GREY, linewidth=1, linestyle=":", label=f"tol = {tol:.3g}")
+    ax.set_yscale("log")
+    if against != "seconds":
+        ax.set_xscale("log")
+    return labelled(ax, AGAINST[against], "relative gap")
 
 
 def _edges(values: np.ndarray) -> np.ndarray:
