@@ -27,6 +27,13 @@ def scikit_learn_kernel(kernel: Any) -> tuple[str, dict[str, Any]]:
     return SCIKIT_LEARN_NAMES[type(kernel)], parameters
 
 
+def named_kernel(name: str, gamma: Any, coef0: Any, degree: int) -> Kernel:
+    """Return the kernel of scikit-learn's name, with those of the parameters that it has."""
+    kind: Any = next(kind for kind, known in SCIKIT_LEARN_NAMES.items() if known == name)
+    values = {"gamma": gamma, "coef0": coef0, "degree": degree}
+    return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
+
+
 def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
     """Describe a kernel by JSON's types.
 

@@ -12,7 +12,7 @@ from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import InputError, warn
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Kernel
-from jaxsvm.models.description import SCIKIT_LEARN_NAMES
+from jaxsvm.models.description import SCIKIT_LEARN_NAMES, named_kernel
 from jaxsvm.models.model import Model
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import transfers
@@ -91,12 +91,10 @@ def _kernel(fitted: Any) -> Kernel:
     """Return the kernel that the parameters of an estimator name."""
     if isinstance(fitted.kernel, Kernel):
         return fitted.kernel
-    kinds = {name: kind for kind, name in SCIKIT_LEARN_NAMES.items()}
-    if not (isinstance(fitted.kernel, str) and fitted.kernel in kinds):
-        raise InputError(f"kernel is {fitted.kernel!r}: a model needs points, and a kernel of {', '.join(kinds)}.")
-    kind: Any = kinds[fitted.kernel]
-    values = {"gamma": getattr(fitted, "_gamma", None), "coef0": fitted.coef0, "degree": int(fitted.degree)}
-    return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values})
+    names = [*SCIKIT_LEARN_NAMES.values()]
+    if not (isinstance(fitted.kernel, str) and fitted.kernel in names):
+        raise InputError(f"kernel is {fitted.kernel!r}: a model needs points, and a kernel of {', '.join(names)}.")
+    return named_kernel(fitted.kernel, getattr(fitted, "_gamma", None), fitted.coef0, int(fitted.degree))
 
 
 def columns_of_pairs(coef: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:

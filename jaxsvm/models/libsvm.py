@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import combinations
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,8 @@ import numpy as np
 from jaxsvm.datasets import Layout
 from jaxsvm.errors import DataError, InputError, require, warn
 from jaxsvm.gram.basis import KernelBasis
-from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Sigmoid
-from jaxsvm.models.description import SCIKIT_LEARN_NAMES, scikit_learn_kernel
+from jaxsvm.kernels import Laplacian
+from jaxsvm.models.description import SCIKIT_LEARN_NAMES, named_kernel, scikit_learn_kernel
 from jaxsvm.models.fitted import assembled, breaks_ties, columns_of_pairs, model_of
 from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED
@@ -31,6 +32,8 @@ from jaxsvm.runtime.files import write_whole
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
+KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}
+"""Of LIBSVM's names of kernels scikit-learn's."""
 CLASSIFIERS = ("c_svc", "nu_svc")
 OTHERS = ("epsilon_svr", "nu_svr", "one_class")
 
@@ -80,71 +83,44 @@ def _parsed(name: str, lines: list[str], features: int | None, zero_based: bool 
         raise ValueError("the line 'SV', below which its support vectors stand, is absent")
     start = lines.index("SV")
     header = {key: value.split() for key, _, value in (line.partition(" ") for line in lines[:start])}
-    kind, kernel = header["svm_type"][0], _parsed_kernel(name, header)
-    if kind in CLASSIFIERS and int(header["nr_class"][0]) < 2:
+    kind, kernel = header["svm_type"][0], header["kernel_type"][0]
+    if kernel not in KERNELS:
+        raise DataError(f"{name}: the kernel is {kernel!r}: linear, polynomial, rbf or sigmoid can be read.")
+    gamma, coef0, degree = (float(header.get(key, ["0"])[0]) for key in ("gamma", "coef0", "degree"))
+    kernel = named_kernel(KERNELS[kernel], gamma, coef0, int(degree))
+    k = int(header["nr_class"][0]) if kind in CLASSIFIERS else 2
+    if k < 2:
         raise DataError(f"{name}: the model knows one class alone, and tells nothing apart: train on two or more.")
-    rho = np.array(header["rho"], float)
     rows = [line.split() for line in lines[start + 1 :] if line.strip()]
-    width = int(header["nr_class"][0]) - 1 if kind in CLASSIFIERS else 1
-    coef = np.array([row[:width] for row in rows], float).T
-    x, layout = _parsed_points([row[width:] for row in rows], features, zero_based)
     if not rows:
         raise ValueError("there are no support vectors")
     if len(rows) != int(header["total_sv"][0]):
         raise ValueError(f"{header['total_sv'][0]} support vectors are announced, {len(rows)} are there")
+    coef = np.array([row[: k - 1] for row in rows], float).T
+    x, layout = _parsed_points([row[k - 1 :] for row in rows], features, zero_based)
+    rho = np.array(header["rho"], float)
     if kind not in CLASSIFIERS:
         if kind not in OTHERS:
             raise ValueError(f"svm_type is {kind}")
         return assembled(kernel, x, coef[0], -rho[0], (-1, 1) if kind == "one_class" else None, layout=layout)
     counts, labels = [int(n) for n in header["nr_sv"]], [int(label) for label in header["label"]]
-    if sum(counts) != len(rows) or len(rho) != len(labels) * (len(labels) - 1) // 2:
+    pairs = list(combinations(range(len(labels)), 2))
+    if sum(counts) != len(rows) or len(rho) != len(pairs):
         raise ValueError("counts of support vectors, labels and rho do not fit together")
     sigmoids = [header.get(key, []) for key in ("probA", "probB")]
     if [*map(len, sigmoids)] not in ([0, 0], [len(rho)] * 2):
         raise ValueError("probA, probB and rho do not fit together")
-    return _classifier(kernel, x, coef, rho, np.array(sigmoids, float).T, counts, labels, layout)
-
-
-def _classifier(
-    kernel: Kernel, x: Any, coef: np.ndarray, rho: np.ndarray, sigmoids: np.ndarray, counts: list[int],
-    labels: list[int], layout: Layout,
-) -> Model:  # fmt: skip
-    """Build a model of classes in increasing order from machines of classes in the file's order."""
-    k, order = len(labels), np.argsort(labels)
-    rank = np.argsort(order)  # of each class of the file among the sorted ones
-    machines = list(combinations(range(k), 2))
-    values, bias = np.zeros((coef.shape[1], len(machines))), np.zeros(len(machines))
-    places, signs = np.zeros(len(machines), int), np.zeros(len(machines))
-    for at, ((i, j), column, b) in enumerate(zip(machines, columns_of_pairs(coef, counts).T, rho, strict=True)):
-        low, high = sorted((int(rank[i]), int(rank[j])))
-        places[at] = machines.index((low, high))
-        signs[at] = 1.0 if (rank[i] < rank[j]) == (k > 2) else -1.0  # of two classes positive for the second here
-        values[:, places[at]], bias[places[at]] = signs[at] * column, -signs[at] * b
-    classes = tuple(labels[place] for place in order)
-    if k == 2:
-        values, bias = values[:, 0], bias[0]
-    model = assembled(kernel, x, values, bias, classes, layout=layout)
-    if not len(sigmoids):
+    # The same machines with the classes in increasing order; of two classes positive for the second.
+    order = np.argsort(labels).tolist()
+    at = [pairs.index((min(pair), max(pair))) for pair in combinations(order, 2)]
+    sign = np.array([1.0 if i < j else -1.0 for i, j in combinations(order, 2)]) * (1 if k > 2 else -1)
+    values, bias = sign * columns_of_pairs(coef, counts)[:, at], -sign * rho[at]
+    values, bias = (values, bias) if k > 2 else (values[:, 0], bias[0])
+    model = assembled(kernel, x, values, bias, tuple(labels[place] for place in order), layout=layout)
+    if not sigmoids[0]:
         return model
-    known = {
-        int(place): (float(a), float(sign * b)) for place, sign, (a, b) in zip(places, signs, sigmoids, strict=True)
-    }
-    return dataclasses.replace(model, sigmoids=tuple(known[at] for at in range(len(machines))))
-
-
-def _parsed_kernel(name: str, header: dict[str, list[str]]) -> Kernel:
-    """Return the kernel of a file's header."""
-    kind = header["kernel_type"][0]
-    gamma, coef0 = (float(header.get(key, ["0"])[0]) for key in ("gamma", "coef0"))
-    if kind == "linear":
-        return Linear()
-    if kind == "rbf":
-        return RBF(gamma)
-    if kind == "sigmoid":
-        return Sigmoid(gamma, coef0)
-    if kind == "polynomial":
-        return Polynomial(int(header["degree"][0]), gamma, coef0)
-    raise DataError(f"{name}: the kernel is {kind!r}: linear, polynomial, rbf or sigmoid can be read.")
+    slopes, shifts = np.array(sigmoids, float)[:, at]
+    return dataclasses.replace(model, sigmoids=tuple(zip(slopes.tolist(), (sign * shifts).tolist(), strict=True)))
 
 
 def _parsed_points(rows: list[list[str]], features: int | None, zero_based: bool | None) -> tuple[Any, Layout]:
@@ -189,30 +165,30 @@ def to_libsvm(
     if ties:
         warn("break_ties is True, which LIBSVM's format does not hold: svm-predict gives ties of votes to the first.")
     if classes is not None:
-        if model.classes is None or len(classes) != len(model.classes) or not all(map(_is_integer, classes)):
+        if model.classes is None or len(classes) != len(model.classes) or None in map(_whole, classes):
             raise InputError(f"classes is {classes!r}: an integer for each of the labels {model.classes} is needed.")
         model = dataclasses.replace(model, classes=tuple(classes))
     classes, faults = model.classes, []
+    whole = [_whole(label) for label in classes or ()]
     if model.scaling is not None:
         faults.append(
             "a scaling, which LIBSVM's format does not hold (pass the last step of a pipeline, `pipeline[-1]`, or "
             "`dataclasses.replace(model, scaling=None)`, and give svm-predict scaled points)"
         )
-    if classes is not None and len({_whole(label) for label in classes if _is_integer(label)}) < len(classes):
-        named = ", ".join(map(str, classes))[:80]
-        numbers = tuple(range(len(classes)))
+    if len({*whole} - {None}) < len(whole):
+        named = ", ".join(map(str, classes or ()))[:80]
+        numbers = tuple(range(len(whole)))
         faults.append(f"the classes {named}, where LIBSVM's format holds different integers (pass classes={numbers})")
     if faults:
         raise InputError(f"model has {'; and '.join(faults)}.")
     kernel, parameters, points = kernel_and_points(model)
-    kind = "polynomial" if kernel == "poly" else kernel
+    kind = next(theirs for theirs, name in KERNELS.items() if name == kernel)
     lines = ["svm_type " + ("epsilon_svr" if classes is None else "c_svc"), f"kernel_type {kind}"]
     lines += [f"{key} {parameters[key]!r}" for key in ("degree", "gamma", "coef0") if key in parameters]
     k, coef, bias, order, counts = machine_layout(model)
     lines += [f"nr_class {k}", f"total_sv {len(order)}", f"rho {_numbers(-bias)}"]
     if classes is not None:
-        lines += ["label " + " ".join(str(_whole(label)) for label in classes)]
-        lines += ["nr_sv " + " ".join(map(str, counts))]
+        lines += ["label " + " ".join(map(str, whole)), "nr_sv " + " ".join(map(str, counts))]
     if model.sigmoids is not None:
         slopes, shifts = np.array(model.sigmoids).T
         lines += [f"probA {_numbers(slopes)}", f"probB {_numbers(-shifts if k == 2 else shifts)}"]
@@ -266,18 +242,13 @@ def machine_layout(model: Model) -> tuple[int, np.ndarray, np.ndarray, np.ndarra
     return k, rows, bias, np.argsort(of_class, kind="stable"), np.bincount(of_class, minlength=k).tolist()
 
 
-def _is_integer(label: Any) -> bool:
+def _whole(label: Any) -> int | None:
+    """Return a label as an integer, text such as "2.0" too; None if it is none."""
     try:
-        return float(label).is_integer()
-    except ValueError:
-        return False
-
-
-def _whole(label: Any) -> int:
-    try:
-        return int(label)
-    except ValueError:  # text such as 2.0
-        return int(float(label))
+        number = Fraction(label)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number.numerator if number.denominator == 1 else None
 
 
 def _numbers(values: np.ndarray) -> str:
