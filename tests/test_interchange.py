@@ -21,8 +21,8 @@ from jaxsvm import estimators, interchange
 from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
-from jaxsvm.models import fitted
 from jaxsvm.models import interchange as onnx_graph
+from jaxsvm.models import libsvm
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 3))
@@ -117,14 +117,14 @@ def test_files_of_libsvm_are_read(name, tmp_path):
 def test_a_machine_that_turned_its_signs_keeps_its_coefficients(tmp_path):
     """A nu-SVC divides by its margin, which is negative where classes overlap: signs then tell no classes."""
     machine = NuSVC(gamma=0.1, nu=0.1, decision_function_shape="ovo").fit(X, np.arange(60) % 3)
-    pairs = fitted.columns_of_pairs(machine._dual_coef_, machine._n_support)
+    pairs = libsvm.columns_of_pairs(machine._dual_coef_, machine._n_support)
     of_class = np.repeat(np.arange(3), machine._n_support)
     assert any((pairs[of_class == i, at] < 0).any() for at, i in enumerate((0, 0, 1)))
     for given in (machine, interchange.from_libsvm(libsvm_file(tmp_path / "theirs", machine))):
         interchange.to_libsvm(given, tmp_path / "model")
         values = jaxsvm.decision_function(interchange.from_libsvm(tmp_path / "model"), NEW)
         np.testing.assert_allclose(values, machine.decision_function(NEW), rtol=1e-6, atol=1e-6)
-        again = interchange.to_sklearn(fitted.model_of(given))
+        again = interchange.to_sklearn(libsvm.model_of(given))
         np.testing.assert_array_equal(again.predict(NEW), machine.predict(NEW))
 
 
@@ -230,7 +230,7 @@ def test_a_fitted_estimator_becomes_scikit_learns(name, sparse):
     if "regression" not in name:
         np.testing.assert_array_equal(theirs.predict(new), ours.predict(new))
     np.testing.assert_array_equal(theirs.n_support_, ours.n_support_)
-    model = fitted.model_of(ours)
+    model = libsvm.model_of(ours)
     np.testing.assert_allclose(jaxsvm.decision_function(model, new), getattr(ours, values)(new), atol=1e-9)
     if "regression" not in name:
         np.testing.assert_array_equal(jaxsvm.predict(model, new), ours.predict(new))
@@ -239,7 +239,7 @@ def test_a_fitted_estimator_becomes_scikit_learns(name, sparse):
 def test_a_pipeline_with_a_scaler_becomes_a_model(tmp_path):
     frame = pd.DataFrame(5 + 3 * X, columns=["u", "v", "w"])
     machine = make_pipeline(StandardScaler(), estimators.SVC(C=3.0)).fit(frame, KINDS)
-    model = fitted.model_of(machine)
+    model = libsvm.model_of(machine)
     assert model.columns == ("u", "v", "w") and np.isfinite(model.certificate.relative_gap).all()
     np.testing.assert_allclose(jaxsvm.decision_function(model, frame), ovo(machine, frame), atol=1e-9)
     interchange.to_libsvm(machine[-1], tmp_path / "model")
@@ -326,7 +326,7 @@ def by_svm_predict(path, x, base):
 def test_indices_count_as_the_rows_of_the_training_did(base, first, tmp_path):
     x = X * [first, 1, 1]  # without the first column too
     machine = SVC(kernel="linear").fit(x, KINDS > 0)
-    model = dataclasses.replace(fitted.model_of(machine), classes=(-1, 1), layout=Layout(index_base=base))
+    model = dataclasses.replace(libsvm.model_of(machine), classes=(-1, 1), layout=Layout(index_base=base))
     interchange.to_libsvm(model, tmp_path / "m")
     np.testing.assert_allclose(-by_svm_predict(tmp_path / "m", NEW, base), machine.decision_function(NEW), atol=1e-9)
     back = interchange.from_libsvm(tmp_path / "m")

@@ -19,7 +19,7 @@ from jaxsvm.loop.interruption import until_halt, watching
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.description import scikit_learn_kernel
-from jaxsvm.models.fitted import model_of
+from jaxsvm.models.libsvm import model_of
 from jaxsvm.models.model import Model
 
 

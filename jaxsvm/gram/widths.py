@@ -14,8 +14,8 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.spread import SpreadGram, of_whole
 from jaxsvm.kernels import RBF, Kernel
+from jaxsvm.kernels.contract import pytree
 from jaxsvm.kernels.distances import is_near, squared_distances
-from jaxsvm.kernels.parameters import pytree
 from jaxsvm.runtime.programs import Program
 
 

@@ -6,8 +6,7 @@ from `Kernel` (`contract.py`) and goes to a file of this room.
 """
 
 from jaxsvm.kernels.contract import Function, Kernel, Precomputed, Product, Scaled, Sum, as_kernel
-from jaxsvm.kernels.inner_products import Linear, Polynomial, Sigmoid
-from jaxsvm.kernels.stationary import RBF, Laplacian
+from jaxsvm.kernels.forms import RBF, Laplacian, Linear, Polynomial, Sigmoid
 
 __all__ = [
     "RBF",

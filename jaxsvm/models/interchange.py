@@ -16,8 +16,15 @@ from jaxsvm.datasets.labels import array_of
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
-from jaxsvm.models.fitted import breaks_ties, model_of, tell_of_preparation
-from jaxsvm.models.libsvm import from_libsvm, kernel_and_points, machine_layout, to_libsvm
+from jaxsvm.models.libsvm import (
+    breaks_ties,
+    from_libsvm,
+    kernel_and_points,
+    machine_layout,
+    model_of,
+    tell_of_preparation,
+    to_libsvm,
+)
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import Rows

@@ -3,8 +3,16 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxsvm.screening.dome import dome_test
-from jaxsvm.screening.rules import Safe, Screening, ball_test_1, ball_test_2, dvi, gap_safe, intersection_test
+from jaxsvm.screening.rules import (
+    Safe,
+    Screening,
+    ball_test_1,
+    ball_test_2,
+    dome_test,
+    dvi,
+    gap_safe,
+    intersection_test,
+)
 
 if TYPE_CHECKING:
     from jaxsvm.path.epsilon import EpsilonPath, epsilon_path
