@@ -24,7 +24,7 @@ from jaxsvm.numerics import sizes
 from jaxsvm.numerics.precision import widened
 from jaxsvm.path.carried import first_point, products_of
 from jaxsvm.path.reduction import NearMargin
-from jaxsvm.screening import ball, ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
+from jaxsvm.screening import ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
 from jaxsvm.screening import rules as rules_module
 from jaxsvm.screening.rules import Safe
 
@@ -188,9 +188,9 @@ def test_two_balls_against_a_general_solver():
         r1, r2 = (np.linalg.norm(w - m) * rng.uniform(1, 1.5) for m in (m1, m2))
         size, phi = np.linalg.norm(z, axis=1), m1 - m2
         zero = np.zeros(8)
-        first, second = (ball.Ball(jnp.asarray(z @ m), zero, jnp.asarray(r**2)) for m, r in ((m1, r1), (m2, r2)))
-        apart = ball.Difference(zero, zero, jnp.asarray(z @ (2 * phi)), zero, jnp.asarray(4 * phi @ phi))
-        low, high = ball.intersection_bounds(first, second, apart, jnp.asarray(size), 1e-16)
+        first, second = (reference.Ball(jnp.asarray(z @ m), zero, jnp.asarray(r**2)) for m, r in ((m1, r1), (m2, r2)))
+        apart = reference.Difference(zero, zero, jnp.asarray(z @ (2 * phi)), zero, jnp.asarray(4 * phi @ phi))
+        low, high = reference.intersection_bounds(first, second, apart, jnp.asarray(size), 1e-16)
         within = [
             {"type": "ineq", "fun": lambda v, m=m, r=r: r**2 - (v - m) @ (v - m), "jac": lambda v, m=m: -2 * (v - m)}
             for m, r in ((m1, r1), (m2, r2))
@@ -213,10 +213,10 @@ def shrunken(problem, fit, C_ref, first, second):
     """The Intersection Test with squared radii times factors."""
     wide = widened(problem)
     known = reference.reference_of(wide, fit, C_ref, fit.margins.dtype)
-    one, apart = ball.first_ball(wide, known), ball.difference(wide, known)
-    two = ball.second_ball(wide, known, apart)
+    one, apart = reference.first_ball(wide, known), reference.difference(wide, known)
+    two = reference.second_ball(wide, known, apart)
     one, two = (b._replace(square=b.square * factor) for b, factor in ((one, first), (two, second)))
-    low, high = ball.intersection_bounds(one, two, apart, known.size, known.unit)
+    low, high = reference.intersection_bounds(one, two, apart, known.size, known.unit)
     alone = [rules_module.decided(wide, *b.bounds(known.size), wide.C, problem.dtype) for b in (one, two)]
     return *alone, rules_module.decided(wide, low, high, wide.C, problem.dtype)
 
@@ -1014,8 +1014,8 @@ def test_the_dome_in_long_double():
 def test_the_intersection_allows_for_rounding():
     """By 8 units of both numbers that its centre is the difference of, where neither ball alone is better."""
     turn, unit, zero = np.array([-1.9, 1.9]), 1e-4, jnp.zeros(2)  # two balls that nearly only touch, seen along both
-    first, second = ball.Ball(zero, zero, jnp.asarray(1.0)), ball.Ball(zero - turn, zero, jnp.asarray(1.0))
-    apart = ball.Difference(zero, zero, jnp.asarray(2 * turn), zero, jnp.asarray(4 * 1.999**2))
-    exact, allowed = (ball.intersection_bounds(first, second, apart, jnp.ones(2), u) for u in (0.0, unit))
+    first, second = reference.Ball(zero, zero, jnp.asarray(1.0)), reference.Ball(zero - turn, zero, jnp.asarray(1.0))
+    apart = reference.Difference(zero, zero, jnp.asarray(2 * turn), zero, jnp.asarray(4 * 1.999**2))
+    exact, allowed = (reference.intersection_bounds(first, second, apart, jnp.ones(2), u) for u in (0.0, unit))
     for wider in (exact[0] - allowed[0], allowed[1] - exact[1]):
         assert (np.asarray(wider) >= 8 * unit * np.abs(turn)).all()

@@ -68,11 +68,7 @@ def floats(x: Array) -> Array:
 
 
 def require_number(name: str, value: Any) -> None:
-    """Refuse anything but one finite number: an array would be broadcast over pairs of points.
-
-    Raises:
-        InputError: The message names the parameter.
-    """
+    """Refuse anything but one finite number: an array would be broadcast over pairs of points."""
     if not is_numeric(value):
         raise InputError(f"{name} is {value!r}: one number is needed.")
     if jnp.ndim(value):
@@ -82,11 +78,7 @@ def require_number(name: str, value: Any) -> None:
 
 
 def require_positive(name: str, value: Any) -> None:
-    """Refuse numbers, one or several, that are not positive and finite.
-
-    Raises:
-        InputError: The message names the parameter.
-    """
+    """Refuse numbers, one or several, that are not positive and finite."""
     if not is_numeric(value):
         raise InputError(
             f"{name} is {value!r}: a positive number is needed; `jaxsvm.kernels.width.resolve_gamma(word, x)` turns "

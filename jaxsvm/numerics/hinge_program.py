@@ -106,41 +106,33 @@ class _Rows:
     def __init__(self, X: np.ndarray):
         """Fill the rows up with zeros to a power of two."""
         self.m = len(X)
-        self.size = max(256, 1 << (self.m - 1).bit_length())
+        self.more = np.zeros(max(256, 1 << (self.m - 1).bit_length()) - self.m)
         with jax.enable_x64(True):
-            self.X = jax.device_put(np.concatenate([X, np.zeros((self.size - self.m, X.shape[1]))]))
+            self.X = jax.device_put(np.concatenate([X, np.zeros((len(self.more), X.shape[1]))]))
 
     def product(self, w: np.ndarray) -> np.ndarray:
         """Return `X w`."""
-        with jax.enable_x64(True):
-            return np.asarray(_product_with(self.X, w))[: self.m]
+        return self._computed(matmul, self.X, w)[: self.m]
 
     def transposed(self, v: np.ndarray) -> np.ndarray:
         """Return `X'v`."""
-        with jax.enable_x64(True):
-            return np.asarray(_transposed_with(self.X, self._filled(v)))
+        return self._computed(matmul, np.append(v, self.more), self.X)
 
     def squares(self, D: np.ndarray) -> np.ndarray:
         """Return `X' diag(D) X`."""
+        return self._computed(_squares, self.X, np.append(D, self.more))
+
+    def _computed(self, function: Callable[..., Array], *factors: Any) -> np.ndarray:
         with jax.enable_x64(True):
-            return np.asarray(_squares_with(self.X, self._filled(D)))
-
-    def _filled(self, v: np.ndarray) -> np.ndarray:
-        return np.concatenate([v, np.zeros(self.size - self.m)])
+            return np.asarray(_jitted(function, *factors))
 
 
-@jax.jit
-def _product_with(X: Float[Array, "m p"], w: Float[Array, " p"]) -> Float[Array, " m"]:
-    return matmul(X, w)
+@jax.jit(static_argnums=0)
+def _jitted(function: Callable[..., Array], *factors: Array) -> Array:
+    return function(*factors)
 
 
-@jax.jit
-def _transposed_with(X: Float[Array, "m p"], v: Float[Array, " m"]) -> Float[Array, " p"]:
-    return matmul(v, X)
-
-
-@jax.jit
-def _squares_with(X: Float[Array, "m p"], D: Float[Array, " m"]) -> Float[Array, "p p"]:
+def _squares(X: Float[Array, "m p"], D: Float[Array, " m"]) -> Float[Array, "p p"]:
     return matmul((X * D[:, None]).T, X)
 
 

@@ -1,6 +1,7 @@
 """Refuse arguments that are not a number, an integer, a choice, a function or a time limit; traced values pass.
 
-`checked` reads annotations: what no other check looks at must at least be of the kind that the signature says.
+Each check raises an InputError that names the argument, what was found, and what is needed. `checked` reads
+annotations: what no other check looks at must at least be of the kind that the signature says.
 """
 
 import functools
@@ -8,7 +9,7 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 import jax
@@ -23,44 +24,28 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def require_positive(name: str, value: Any, or_zero: bool = False) -> None:
-    """Refuse anything but one positive finite number, or 0 if that may be.
-
-    Raises:
-        InputError: The message names the argument.
-    """
+    """Refuse anything but one positive finite number, or 0 if that may be."""
     if not (_is_number(value) and (0 < float(value) < math.inf or or_zero and float(value) == 0)):
         sign = "finite number, not negative," if or_zero else "positive finite number"
         raise InputError(f"{name} is {_shown(value)}: one {sign} is needed.")
 
 
 def require_finite_number(name: str, value: Any, least: float = 0.0) -> None:
-    """Refuse anything but one finite number from `least` on.
-
-    Raises:
-        InputError: The message names the argument.
-    """
+    """Refuse anything but one finite number from `least` on."""
     if not (_is_number(value) and math.isfinite(value) and float(value) >= least):
         at_least = "" if least == -math.inf else f" >= {least:g}"
         raise InputError(f"{name} is {_shown(value)}: one finite number{at_least} is needed.")
 
 
 def require_whole(name: str, value: Any, least: int) -> None:
-    """Refuse anything but one integer from `least` to the largest int32.
-
-    Raises:
-        InputError: The message names the argument.
-    """
+    """Refuse anything but one integer from `least` to the largest int32."""
     whole = type(value) is int or np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu"
     if not (whole and least <= int(value) <= MAX_INT32):
         raise InputError(f"{name} is {_shown(value)}: an integer from {least} to {MAX_INT32} is needed.")
 
 
 def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Refuse a value that is not among the choices.
-
-    Raises:
-        InputError: The message names the argument and the choices.
-    """
+    """Refuse a value that is not among the choices."""
     if value not in choices:
         raise InputError(f"{name} is {value!r}: one of {', '.join(choices)} is needed.")
 
@@ -73,9 +58,6 @@ def require_function(name: str, value: Any, arguments: tuple[str, ...], what: st
         value: The argument.
         arguments: Names of the arguments that it will be called with.
         what: Description of what is needed, for the message.
-
-    Raises:
-        InputError: The message names the argument.
     """
     takes = callable(value) and not isinstance(value, type)
     if takes:
@@ -90,11 +72,7 @@ def require_function(name: str, value: Any, arguments: tuple[str, ...], what: st
 
 
 def require_seconds(max_seconds: Any) -> None:
-    """Refuse a time limit that is neither None nor a number of seconds >= 0.
-
-    Raises:
-        InputError: The message names the argument.
-    """
+    """Refuse a time limit that is neither None nor a number of seconds >= 0."""
     if max_seconds is not None and not (_is_number(max_seconds) and float(max_seconds) >= 0):
         raise InputError(f"max_seconds is {_shown(max_seconds)}: at least 0 seconds are needed, or None for no limit.")
 
@@ -129,38 +107,30 @@ def _is_whole(value: Any) -> bool:
     return _is_single(value) and (isinstance(value, jax.core.Tracer) or float(value).is_integer())
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, jax.Array) or (not _is_ragged(value) and np.ndim(value) > 0 and not np.iscomplexobj(value))
-
-
-def _is_ragged(value: Any) -> bool:
-    try:
-        return np.shape(value) is None
-    except ValueError:
-        return True
-
-
-def _is_dtype(value: Any) -> bool:
-    try:
-        return np.dtype(value) is not None
-    except TypeError:
-        return False
-
-
 def _has(*parts: str) -> Callable[[Any], bool]:
     return lambda value: not isinstance(value, type | str) and all(hasattr(value, part) for part in parts)
 
 
-KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("ArrayLike", "Number", "Count", "number", "integer", "Float"), (is_numeric, "real numbers")),
+def _of(*classes: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, classes)
+
+
+Kind = tuple[Callable[[Any], bool], str]
+NUMBERS, NONE = (is_numeric, "real numbers"), (lambda value: value is None, "None")
+LABELS: Kind = (lambda value: np.ndim(value) > 0 and not np.iscomplexobj(value), "one entry a sample")
+"""Arrays that may hold text."""
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("ArrayLike", "Number", "Count", "number", "integer", "Float"), NUMBERS),
+    **dict.fromkeys(("Array", "ndarray"), (lambda value: hasattr(value, "dtype") and is_numeric(value), "an array")),
+    **dict.fromkeys(("Sequence", "tuple"), (_has("__len__"), "several")),
     "float": (_is_single, "a number"),
     "int": (_is_whole, "an integer"),
     "PointsLike": (lambda value: hasattr(value, "columns") or is_numeric(value), "real numbers"),
-    **dict.fromkeys(("Array", "ndarray"), (lambda value: hasattr(value, "dtype") and is_numeric(value), "an array")),
-    "str": (lambda value: isinstance(value, str), "text"),
-    "PathLike": (lambda value: isinstance(value, os.PathLike), "a path"),
-    "bool": (lambda value: isinstance(value, bool | np.bool_), "True or False"),
-    "None": (lambda value: value is None, "None"),
+    "str": (_of(str), "text"),
+    "PathLike": (_of(os.PathLike), "a path"),
+    "bool": (_of(bool, np.bool_), "True or False"),
+    "Literal": (_of(bool, str), "False"),
+    "None": NONE,
     "Callable": (callable, "a function"),
     "Solver": (_has("stores"), "a solver"),
     "Gram": (_has("matvec", "diag"), "a Gram operator (`jaxsvm.gram(kernel, x)`)"),
@@ -168,21 +138,33 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Fit": (_has("dual_coef", "certificate"), "a fit"),
     "DesignFit": (_has("coef", "certificate"), "a fit of a design"),
     "Model": (_has("basis", "coef"), "a model (`compact(fit, problem)`)"),
-    "Sequence": (_has("__len__"), "several"),
-    "tuple": (_has("__len__"), "several"),
     "Iterable": (_has("__iter__"), "several"),
     "Mapping": (_has("items"), "a mapping of names"),
-    "DTypeLike": (_is_dtype, "a dtype"),
+    "DTypeLike": (lambda value: np.dtype(value) is not None, "a dtype"),
     "GradientTransformation": (_has("init", "update"), "an optimiser of optax"),
     "Axes": (_has("plot"), "axes of matplotlib"),
     "Mesh": (_has("axis_names", "devices"), "a mesh (`jax.make_mesh`)"),
     "Layout": (_has("columns", "index_base"), "a layout (`dataset.layout`)"),
     "Scaling": (_has("offset", "factor"), "a scaling (`jaxsvm.datasets.Scaling`)"),
-    "Literal": (lambda value: isinstance(value, bool | str), "False"),
 }
 """What parts of an annotation ask of a value. A union with a part that is not here is not checked."""
-LABELS = ("y", "labels", "groups")
-"""Arrays that may hold text."""
+
+
+def _holds(test: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return bool(test(value))
+    except (TypeError, ValueError):  # ragged lists have no shape, objects no dtype
+        return False
+
+
+def _kinds_of(name: str, annotation: Any) -> list[Kind]:
+    """Return the kinds that an argument's annotation admits; none if a part of it is not known."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    while "[" in text:  # from within
+        text = re.sub(r"\[[^\[\]]*\]", "", text)
+    parts = sorted({part.strip().rpartition(".")[2] for part in text.split("|")})
+    of_labels = {"ArrayLike": LABELS, "None": NONE} if name in ("y", "labels", "groups") else KINDS
+    return [of_labels[part] for part in parts] if of_labels.keys() >= {*parts} and name != "return" else []
 
 
 def checked(function: _F) -> _F:
@@ -191,36 +173,26 @@ def checked(function: _F) -> _F:
     Where the function refuses such an argument by itself, its own words are raised. Text and complex numbers, of which
     NumPy makes real ones, are refused in any case.
     """
-    parameters, known = inspect.signature(function).parameters, {}
+    parameters = inspect.signature(function).parameters
     names = [name for name, parameter in parameters.items() if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
-    for name, annotation in getattr(function, "__annotations__", {}).items():  # a partial has none
-        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-        while re.search(r"\[[^\[\]]*\]", text):
-            text = re.sub(r"\[[^\[\]]*\]", "", text)
-        parts = {part.strip().rpartition(".")[2] for part in text.split("|")}
-        if name in LABELS and parts <= {"ArrayLike", "None"}:
-            known[name] = [(_is_array, "one entry a sample"), *([KINDS["None"]] if "None" in parts else [])]
-        elif name not in (*LABELS, "return") and parts <= KINDS.keys():
-            known[name] = [KINDS[part] for part in sorted(parts)]
-
-    def of_another_kind(arguments: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        for name, value in (*zip(names, arguments, strict=False), *named.items()):
-            if name in known and not any(holds(value) for holds, _ in known[name]):
-                yield name, value
+    annotations = getattr(function, "__annotations__", {})  # a partial has none
+    known = {name: kinds for name, text in annotations.items() if (kinds := _kinds_of(name, text))}
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        found = next(of_another_kind(arguments, named), None)
-        if found is None:
+        for name, value in (*zip(names, arguments, strict=False), *named.items()):
+            if name in known and not any(_holds(test, value) for test, _ in known[name]):
+                break  # of another kind
+        else:
             return function(*arguments, **named)
-        (name, value), error = found, None
+        error = None
         try:
             result = function(*arguments, **named)
         except InputError:
             raise
         except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as raised:  # about this argument
             error, result = raised, None
-        if error is None and not isinstance(value, str) and (_is_ragged(value) or not np.iscomplexobj(value)):
+        if error is None and not isinstance(value, str) and not _holds(np.iscomplexobj, value):
             return result  # it serves all the same
         need = " or ".join(dict.fromkeys(what for _, what in known[name]))
         raise InputError(f"{name} is {_shown(value)}: {need} is needed.") from error
