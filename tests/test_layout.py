@@ -50,23 +50,23 @@ LINES = {
     "estimators": 3_083,
     "face": 324,
     "gram": 1_457,
-    "kernels": 983,
+    "kernels": 975,
     "loop": 2_795,
     "model_selection": 1_073,
     "models": 1_788,
-    "numerics": 1_673,
+    "numerics": 1_665,
     "path": 2_580,
     "plots": 450,
     "points": 401,
     "problems": 3_465,
     "relational": 4_231,
     "results": 658,
-    "runtime": 1_270,
+    "runtime": 1_242,
     "screening": 829,
     "solvers": 6_560,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1832, 275
+OWN_IMPORTS, FILES = 1827, 272
 """Lines that import from this library, and files."""
 
 
