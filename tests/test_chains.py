@@ -18,7 +18,6 @@ from jaxsvm.path import chains
 from jaxsvm.path.carried import point_of, products_of
 from jaxsvm.path.carried_chain import next_start
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.path.reduction import Kept, NearMargin
 
 SOLVER = FrankWolfe(tol=1e-5)
 
@@ -141,14 +140,9 @@ def test_check_names_the_lane_of_a_problem():
         (lambda: jaxsvm.solve_path([], [1.0]), "empty"),
         (lambda: jaxsvm.solve_path([jaxsvm.meb_problem(gram())], [1.0]), "no C"),
         (lambda: jaxsvm.solve_path([*of_classes(), of_classes(40)[0]], [1.0]), "numbers of samples"),
-        (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=NearMargin(), lanes=2), "reduction is set and lanes"),
         (lambda: jaxsvm.solve_path(of_classes()[0], [1.0], callback=print, lanes=2), "callback is set and lanes"),
         (lambda: jaxsvm.solve_path(of_classes(), [1.0], max_seconds=9, lanes=2), "max_seconds is set and lanes"),
-        (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=lambda problem: None), "old problem"),
-        (lambda: jaxsvm.solve_path(of_classes(), [1.0], reduction=NearMargin), "NearMargin()"),
         (lambda: jaxsvm.solve_path(of_classes(), [1.0], screen=jaxsvm.screening.dome_test), "its C"),
-        (lambda: jaxsvm.solve_path(of_classes(), [1.0], screen=NearMargin()), "for `reduction=`"),
-        (lambda: jaxsvm.solve_path(jaxsvm.slack_problem(gram(), data()[1], 0.1), [1.0], reduction=NearMargin()), "red"),
     ],
 )
 def test_bad_lists_of_problems_are_refused(call, word):
@@ -161,56 +155,6 @@ def test_a_path_of_problems_has_an_end():
     assert path[-1].alphas.shape == (2, N)
     with pytest.raises(IndexError, match="3 problems"):
         path[3]
-
-
-# --- reductions
-# -------------------------------------------------------------------------------------------------------------
-
-
-REDUCTIONS = {"near": NearMargin(0.5), "wrong": NearMargin(0.0)}  # safe rules: tests/test_screening.py
-"""A new one is tested by joining."""
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(jaxsvm.svm_problem, marks=pytest.mark.slow),
-        functools.partial(jaxsvm.hinge_problem, bias="free"),
-    ],
-)
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_a_reduction_costs_nothing_of_the_truth(monkeypatch, make, name):
-    """Right or wrong, every answer is certified on the whole problem."""
-    x, y = data(700)
-    y = np.where(x[:, 0] + 0.3 * x[:, 1] > 0, 1.0, -1.0)
-    problem, Cs = make(jaxsvm.gram(RBF(gamma=0.5), x), y), [1.0, 3.0, 10.0]
-    sizes, drive = [], chains.drive
-
-    def counted(problem, *arguments, **options):
-        sizes.append(problem.n)
-        return drive(problem, *arguments, **options)
-
-    monkeypatch.setattr(chains, "drive", counted)
-    path = jaxsvm.check(jaxsvm.solve_path(problem, Cs, tol=1e-5, reduction=REDUCTIONS[name]))
-    if isinstance(REDUCTIONS[name], NearMargin):  # a safe rule may find nothing between values that far apart
-        assert min(sizes) < 700
-    # What is solved without the others answers for all where it is right, and is a start where it is not.
-    assert sizes.count(700) == (1 if name == "near" else len(Cs))
-    plain = jaxsvm.solve_path(problem, Cs, tol=1e-5)
-    np.testing.assert_allclose(path.certificate.primal, plain.certificate.primal, rtol=2e-5)
-
-
-def test_a_reduction_sees_both_problems_and_the_fit_between():
-    seen = []
-
-    def nothing(old, fit, new):
-        seen.append((float(old.C), float(fit.certificate.relative_gap), float(new.C)))
-        return Kept(jnp.ones((N,), bool), jnp.zeros((N,)))
-
-    problem = jaxsvm.svm_problem(gram(), data()[1])
-    jaxsvm.check(jaxsvm.solve_path(problem, [10.0, 0.1, 1.0], tol=1e-4, reduction=nothing))
-    assert [(old, new) for old, _, new in seen] == [(0.1, 1.0), (1.0, 10.0)]
-    assert all(gap <= 1e-4 for _, gap, _ in seen)
 
 
 # --- whatever the problem
@@ -283,12 +227,11 @@ def test_counters_of_a_chain_are_those_of_all_that_was_solved(monkeypatch, dtype
     monkeypatch.setattr(chains, "drive", counted)
     solver, Cs = jaxsvm.SMO(tol=2e-6), [5.0, 5.2, 5.4]
     plain = jaxsvm.check(jaxsvm.solve_path(problem, Cs, solver=solver).fits)
-    for reduced in ({"screen": jaxsvm.screening.ball_test_1}, {"reduction": NearMargin(0.3)}):
-        parts.clear()
-        path = jaxsvm.check(jaxsvm.solve_path(problem, Cs, solver=solver, **reduced).fits)
-        assert len(parts) > 1 and any(len(part.alpha) < 300 for part in parts)
-        assert int(path.steps.sum()) == sum(int(part.steps) for part in parts) <= 2 * int(plain.steps.sum())
-        assert path.kernel_evaluations.sum() == sum(part.kernel_evaluations for part in parts)
+    parts.clear()
+    path = jaxsvm.check(jaxsvm.solve_path(problem, Cs, solver=solver, screen=jaxsvm.screening.ball_test_1).fits)
+    assert len(parts) > 1 and any(len(part.alpha) < 300 for part in parts)
+    assert int(path.steps.sum()) == sum(int(part.steps) for part in parts) <= 2 * int(plain.steps.sum())
+    assert path.kernel_evaluations.sum() == sum(part.kernel_evaluations for part in parts)
 
 
 @pytest.mark.parametrize("store", [True, pytest.param(False, marks=pytest.mark.slow)])

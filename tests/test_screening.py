@@ -23,10 +23,8 @@ from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics import sizes
 from jaxsvm.numerics.precision import widened
 from jaxsvm.path.carried import first_point, products_of
-from jaxsvm.path.reduction import NearMargin
 from jaxsvm.screening import ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
 from jaxsvm.screening import rules as rules_module
-from jaxsvm.screening.rules import Safe
 
 N = samples.N
 RULES = {"ball 1": ball_test_1, "ball 2": ball_test_2, "intersection": intersection_test, "gap safe": gap_safe}
@@ -775,7 +773,6 @@ def test_a_tiny_tolerance():
 
 @pytest.mark.slow
 def test_the_squared_hinge_and_named_solvers():
-    """They go by `Safe(rule)`."""
     Cs = [0.5, 0.6, 5.0]
     for loss, solver in (("squared", None), ("squared", jaxsvm.FrankWolfe(tol=1e-5)), ("hinge", jaxsvm.SMO(tol=1e-5))):
         problem = make(loss, 1.0)
@@ -920,9 +917,6 @@ def test_chains_carry_no_products_where_bounds_differ_by_decades(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"screen": Safe(dvi)}, "screen"),
-        ({"reduction": "near"}, "reduction"),
-        ({"reduction": NearMargin}, "reduction"),
         ({"callback": 3}, "callback"),
         ({"solver": "smo"}, "solver"),
         ({"solver": jaxsvm.SMO}, "solver"),

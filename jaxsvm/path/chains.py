@@ -1,8 +1,8 @@
 """Warm chains: each value of C is solved from the solution of another.
 
-A chain knows the problem that is solved and the next one: a `Start` holds both, and a `Reduction` decides which samples
-of the next problem to leave out at first. `chain_on_host` solves one value after another; `chains_traced` solves
-several chains side by side, under tracing or, by `chains_compiled`, in one compiled call.
+A chain knows the problem that is solved and the next one: a `Start` holds both, and a screening rule decides which
+samples of the next problem to leave out at first. `chain_on_host` solves one value after another; `chains_traced`
+solves several chains side by side, under tracing or, by `chains_compiled`, in one compiled call.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ from jaxtyping import Array, Float
 from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.prepare import ready_together
+from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.path.carried import assessed, products_of
 from jaxsvm.path.outcomes import in_order
-from jaxsvm.path.reduction import Kept, Reduction, samples_of
 from jaxsvm.problems.contract import Parametric, Restrictable
 from jaxsvm.results.fit import Fit
 from jaxsvm.results.judge import concluded
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
-from jaxsvm.screening.rules import Safe
+from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 
@@ -69,20 +69,19 @@ def chain_on_host(
 
 
 class Neighbour:
-    """Solve problems of increasing C, each from the fit before; the samples that a reduction keeps come first.
+    """Solve problems of increasing C, each from the fit before; the samples that no rule knows come first.
 
     Their solution, with the others at their values, is certified on the whole problem: it is the result, or its start.
     """
 
-    def __init__(self, solver: Solver, key: Array, reduction: Reduction | None, stop: Interruption | None) -> None:
-        self.solver, self.key, self.stop = solver, key, stop
-        self.reduction = reduction if solver.traits.takes_start or isinstance(reduction, Safe) else None
+    def __init__(self, solver: Solver, key: Array, rule: Rule | None, stop: Interruption | None) -> None:
+        self.solver, self.key, self.rule, self.stop = solver, key, rule, stop
         self.before: tuple[Restrictable, Fit] | None = None
 
     def __call__(self, problem: Restrictable) -> Fit:
         """Return the fit of the next problem; its counters are those of all that was solved for it."""
         warm = None if self.before is None else Start.of(self.before[1], self.before[0])
-        reduced = None if self.before is None or self.reduction is None else self._reduced(problem)
+        reduced = None if self.before is None or self.rule is None else self._reduced(problem)
         if reduced is not None and int(reduced.status) == Status.CONVERGED:
             fitted = reduced
         else:
@@ -94,26 +93,28 @@ class Neighbour:
         return fitted
 
     def _reduced(self, new: Restrictable) -> Fit | None:
-        """Solve for the samples that the reduction keeps; None if these are nearly all.
+        """Solve for the samples that the rule does not know; None if these are nearly all.
 
         The status is CONVERGED if the point is certified on the whole problem. A matrix that no kernel guarantees to
         be semidefinite is never certified here: its certificate alone proves nothing.
         """
-        assert self.before is not None and self.reduction is not None
+        assert self.before is not None and self.rule is not None
         old, fit = self.before
-        kept = Kept(*self.reduction(old, fit, new))
-        samples = samples_of(kept, new.n, new.present)
-        if samples is None or int(fit.status) != Status.CONVERGED:
+        known, present = self.rule(new, fit, old.C), np.asarray(new.present)
+        kept = present & ~np.asarray(known.screened)
+        size = class_of(kept.sum(), new.n)
+        if size == new.n or int(fit.status) != Status.CONVERGED:
             return None
-        part = new.restrict(samples, fixed=kept.fixed)
+        samples, fixed = filled(kept, present, size), jnp.where(known.at_bound, new.upper, 0)
+        part = new.restrict(samples, fixed=fixed)
         # In twice the precision: in the data's own, float32 ends at gaps of 1e-5 that it never detects.
         inside = drive(part, self.solver, self.key, np.asarray(fit.alpha)[samples], stop=self.stop, options=QUIET)
         w, a = np.asarray(new.y)[samples] * np.asarray(inside.dual_coef), np.asarray(inside.alpha)
         own = new.bounded and not np.array_equal(w, a)  # of a w of its own
         points = np.stack([w, a]) if own else w
-        fitted = _extended(new, self.solver, kept.fixed, samples, points, inside.counters)
+        fitted = _extended(new, self.solver, fixed, samples, points, inside.counters)
         if int(fitted.status) != Status.CONVERGED and not self.solver.traits.takes_start:
-            self.reduction = None  # rounding grows with C, and the attempt is lost
+            self.rule = None  # rounding grows with C, and the attempt is lost
         return fitted
 
 

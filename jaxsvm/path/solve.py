@@ -30,7 +30,6 @@ from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains
 from jaxsvm.path.coarse_to_fine.anchors import CoarseToFine, Grid, combination
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
 from jaxsvm.path.outcomes import on_host_stacked, warn_of_unfinished
-from jaxsvm.path.reduction import NearMargin, Reduction
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
@@ -41,7 +40,7 @@ from jaxsvm.runtime.arrays import in_a_line, on_device, transfers
 from jaxsvm.runtime.checks import require_function, require_seconds, require_whole
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.screening.reference import require_screenable, screenable
-from jaxsvm.screening.rules import Rule, Safe
+from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.validation import require_usable
@@ -162,7 +161,6 @@ class PathOptions:
     key: Array
     solver: Solver | None = None
     tol: Any = 1e-4
-    reduction: Reduction | None = None
     screen: Rule | None = None
     lanes: int | None = None
     max_seconds: float | None = None
@@ -171,7 +169,7 @@ class PathOptions:
     @property
     def chained(self) -> bool:
         """Return whether an option asks for warm chains."""
-        return any(option is not None for option in (self.solver, self.reduction, self.screen, self.lanes))
+        return any(option is not None for option in (self.solver, self.screen, self.lanes))
 
     def require(self, problems: Sequence[Any], Cs: Any) -> None:
         """Check the options, problems and values of a path.
@@ -192,34 +190,17 @@ class PathOptions:
         require_seconds(self.max_seconds)
         if self.lanes is not None:
             require_whole("lanes", self.lanes, 1)
-            for name in ("max_seconds", "callback", "reduction", "screen"):
+            for name in ("max_seconds", "callback", "screen"):
                 if getattr(self, name) is not None:
                     raise InputError(
                         f"{name} is set and lanes is {self.lanes}: lanes are one compiled call, which cannot obey it; "
                         "leave `lanes` None."
                     )
-        self._require_reduction(problems)
-        self._require_rule(problems)
-
-    def _require_reduction(self, problems: Sequence[Any]) -> None:
-        if self.reduction is None:
-            return
-        arguments = ("old problem", "fit", "new problem")
-        require_function("reduction", self.reduction, arguments, "a reduction, such as `NearMargin()`,")
-        if not all(problem.restricts for problem in problems):
-            raise InputError("reduction needs problems of `svm_problem`, `hinge_problem` or `box_problem`.")
-
-    def _require_rule(self, problems: Sequence[Any]) -> None:
-        if self.screen is None:
-            return
-        arguments = ("problem", "reference fit", "its C")
-        require_function("screen", self.screen, arguments, "a rule of `jaxsvm.screening` or None")
-        if isinstance(self.screen, (NearMargin, Safe)):
-            raise InputError(f"screen is {self.screen!r}: a reduction, which is for `reduction=`; a rule is needed.")
-        if self.reduction is not None:
-            raise InputError("screen and reduction are both set: a chain has one reduction; leave one of them None.")
-        for problem in problems:
-            require_screenable(problem)
+        if self.screen is not None:
+            arguments = ("problem", "reference fit", "its C")
+            require_function("screen", self.screen, arguments, "a rule of `jaxsvm.screening` or None")
+            for problem in problems:
+                require_screenable(problem)
 
 
 @transfers
@@ -230,7 +211,6 @@ def solve_path(
     gammas: ArrayLike | None = None,
     solver: Solver | None = None,
     tol: ArrayLike = 1e-4,
-    reduction: Reduction | None = None,
     screen: Rule | None = None,
     lanes: int | None = None,
     key: Array | None = None,
@@ -252,11 +232,8 @@ def solve_path(
         gammas: Widths of the kernel, `(g,)`, in place of the problem's own: a path for each, of one problem whose
             kernel has one number `gamma`. Distances are computed once where they fit beside the kernel values.
         solver: A solver's configuration, for warm chains. None solves the squared hinge coarse to fine; others (and all
-            under tracing, or with `lanes` or a `reduction`) in warm chains of the problem's exact solver.
+            under tracing, or with `lanes`) in warm chains of the problem's exact solver.
         tol: The relative duality gap to which each result is certified; a named solver keeps its own.
-        reduction: Leaves samples out of the next problem of a chain (`jaxsvm.path.reduction`). Every result is
-            certified on the whole problem. Under tracing shapes are fixed, and nothing is left out; nor is it for
-            interior points, which take no start to correct it from.
         screen: A rule such as `jaxsvm.screening.intersection_test`, which proves dual variables before a problem is
             solved: chains leave these samples out. Every result is certified on all samples. Under tracing nothing
             is left out.
@@ -280,7 +257,7 @@ def solve_path(
     several = isinstance(problem, list | tuple)
     problems: Any = list(cast(Any, problem)) if several else [problem]
     key = jax.random.key(0) if key is None else key
-    options = PathOptions(key, solver, tol, reduction, screen, lanes, max_seconds, callback)
+    options = PathOptions(key, solver, tol, screen, lanes, max_seconds, callback)
     options.require(problems, Cs)
     if callback is not None and (several or gammas is not None or not callable(callback)):
         raise InputError("callback is a function of a place and a fit, of one problem alone.")
@@ -333,7 +310,7 @@ def solve_together(
     """
     require_usable(CoarseToFine(tol=options.tol))
     n = problems[0].n
-    if options.screen is not None or isinstance(options.reduction, Safe):
+    if options.screen is not None:
         operators: dict[int, Any] = {}  # problems on one operator still share it afterwards
         problems = [
             dataclasses.replace(problem, gram=operators.setdefault(id(problem.gram), screenable(problem).gram))
@@ -342,7 +319,7 @@ def solve_together(
     fits: dict[int, Fit] = {}
     with watching(stop) as stop, stop.within(options.max_seconds):
         solvers = [options.solver or exact_solver(problem, options.tol) for problem in problems]
-        problems = ready_together(list(problems), solvers, options.reduction is None, lambda: stop.seen)
+        problems = ready_together(list(problems), solvers, until=lambda: stop.seen)
         for problem in problems:  # raise before anything is solved if the dtype cannot hold a value
             for C in (Cs.min(), Cs.max()):
                 problem.at(C)
@@ -368,15 +345,14 @@ def chain_link(problem: Parametric, solver: Solver, options: PathOptions, stop: 
 
     A solver of the user's choice solves every problem of the chain.
     """
-    if isinstance(solver, SMO) and options.solver is None and options.reduction is None:
+    if isinstance(solver, SMO) and options.solver is None:
         # A scaled point stays on an equality only if that is 0. If bounds differ by decades, carried sums keep the
         # rounding of values that come and go and are decades larger than what remains.
         box = cast(BoxForm, problem)
         carries = (problem.equality is None or float(box.e) == 0) and _spread(box) <= 1e4
         if carries and problem.gram.spread is None and (problem.gram.stored or options.screen is not None):
             return CarriedChain(solver, options.key, options.screen, stop)
-    reduction = options.reduction if options.screen is None else Safe(options.screen)
-    return Neighbour(solver, options.key, reduction, stop)
+    return Neighbour(solver, options.key, options.screen, stop)
 
 
 def _spread(problem: BoxForm) -> float:

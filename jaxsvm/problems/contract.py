@@ -203,7 +203,7 @@ class OfSignedMatrix(Problem, Protocol):
 
 
 class Restrictable(Parametric, OfSignedMatrix, Protocol):
-    """A problem from which samples can be left out (`restricts`): reductions, screening and working sets use it."""
+    """A problem from which samples can be left out (`restricts`): screening and working sets use it."""
 
     @property
     def C(self) -> Float[Array, ""]:

@@ -4,7 +4,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jaxsvm.screening.rules import (
-    Safe,
     Screening,
     ball_test_1,
     ball_test_2,
@@ -36,7 +35,6 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "EpsilonPath",
     "Report",
-    "Safe",
     "Screening",
     "ball_test_1",
     "ball_test_2",

@@ -97,8 +97,7 @@ def require_screenable(problem: Any) -> None:
     if problem.equality is not None:
         raise InputError(
             "the problem has a free bias: no screening rule is safe there, since w alone is strongly convex. Take "
-            'bias="regularized" (the constant is one more feature), or leave samples out by a heuristic that is '
-            "checked: `solve_path(reduction=NearMargin())`."
+            'bias="regularized" (the constant is one more feature).'
         )
 
 

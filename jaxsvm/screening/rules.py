@@ -8,7 +8,6 @@ rules by the same theorem (`jaxsvm.screening.reference`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -229,22 +228,6 @@ def _until(wide: Restrictable, reference: Reference, low: Array, high: Array) ->
     C_ref = wide.C / jnp.where(rho > 0, rho, 1)
     whole = now & (beyond > 0) & holds(jnp.zeros_like(end)) & holds(end)
     return jnp.where(now, jnp.where(whole, C_ref * (1 + end), wide.C), jnp.nan)
-
-
-@dataclasses.dataclass(frozen=True)
-class Safe:
-    """The reduction of `solve_path(reduction=Safe(rule))`, for any solver: screened samples keep their proven values.
-
-    Attributes:
-        rule: A rule, such as `jaxsvm.screening.intersection_test`.
-    """
-
-    rule: Rule
-
-    def __call__(self, old: Restrictable, fit: Fit, new: Restrictable) -> tuple[Array, Array]:
-        """Return the samples that are not screened, and the values of the others, each `(n,)`."""
-        screening = self.rule(new, fit, old.C)
-        return ~screening.screened, jnp.where(screening.at_bound, new.upper, 0)
 
 
 @checked

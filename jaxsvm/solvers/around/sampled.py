@@ -97,11 +97,9 @@ class Sampled(HoldingWrapper[SimplexForm]):
         return dataclasses.replace(super().traits, pads=False, has_place=True)
 
     def stores(self, problem: SimplexForm) -> bool:
-        """Return False: steps need few of the kernel values."""
         return False
 
     def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> "SampledState":
-        """Start the inner solver, and put its point into a buffer."""
         start_key, run_key = jax.random.split(jax.random.key(0) if key is None else key)
         whole = self.solver.init(problem, start_key, init)
         return self._fill(problem, whole.alpha, whole.s, whole.counters, run_key)
@@ -160,12 +158,10 @@ class Sampled(HoldingWrapper[SimplexForm]):
         return buffer._replace(inner=inner, first=best, threshold=threshold, was_full=was_full)
 
     def place(self, problem: SimplexForm, state: "SampledState", alpha: Array, s: Array) -> "SampledState":
-        """Return the state moved to a point `alpha` with `s = Kt alpha`."""
         buffer = self._fill(problem, alpha, s, state.counters, state.key)
         return buffer._replace(first=state.first, threshold=state.threshold, was_full=state.was_full)
 
     def dual_point(self, problem: SimplexForm, state: "SampledState") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Return the coefficients of a fit, `alpha` times the scale of the last refresh, and their `s`."""
         return state.inner.scale * state.alpha, state.inner.scale * state.s
 
     def running_excess(self, problem: SimplexForm, state: "SampledState") -> Float[Array, ""]:

@@ -88,7 +88,6 @@ class Screened(HoldingWrapper[Restrictable]):
 
     @property
     def solves(self) -> tuple[str, ...]:
-        """Return those of the solver's kinds of problems that rules apply to."""
         return tuple(kind for kind in self.solver.solves if kind in SCREENABLE)
 
     @property
@@ -102,11 +101,9 @@ class Screened(HoldingWrapper[Restrictable]):
         return self.solver.check_every if self.every is None else min(self.every, self.solver.check_every)
 
     def problem_inside(self, problem: Restrictable, state: "State") -> Restrictable:
-        """Return the problem without the samples that are known to be at 0."""
         return _without(problem, state.inactive)
 
     def init(self, problem: Restrictable, key: Array | None = None, init: "StartLike | None" = None) -> "State":
-        """Start the inner solver; no sample is known."""
         require_screenable(problem)
         none_yet = jnp.zeros((problem.n,), bool)
         inner = self.solver.init(_without(problem, none_yet), key, init)

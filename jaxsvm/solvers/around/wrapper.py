@@ -94,7 +94,6 @@ class Wrapper(Solver[P]):
 
     @property
     def inside(self) -> Solver:
-        """Return the configuration of the inner solver."""
         return self.solver
 
     def solver_at(self, state: Any) -> Solver:
@@ -131,7 +130,6 @@ class Wrapper(Solver[P]):
     at = _forwarded("at")
 
     def counted(self, state: Any, counters: Counters) -> Any:
-        """Return the state with other counters."""
         return self.with_inside(state, self.solver.counted(self.state_inside(state), counters))
 
     def hands_over(self, problem: P, state: Any, steps: float) -> HandOver | None:
@@ -146,11 +144,9 @@ class HoldingWrapper(Wrapper[P]):
     """A wrapper whose state has the inner solver's as its field `inner`."""
 
     def state_inside(self, state: Any) -> Any:
-        """Return the inner solver's state."""
         return state.inner
 
     def with_inside(self, state: Any, inner: Any) -> Any:
-        """Return the state with another inner state."""
         return state._replace(inner=inner)
 
 

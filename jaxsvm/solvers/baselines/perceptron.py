@@ -96,7 +96,6 @@ class Perceptron(Solver[BoxForm]):
         return State(visits, h, s, h, s, before, jnp.zeros((), problem.dtype), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
-        """Visit a sample."""
         t = state.before + state.counters.steps + 1
         visits, i = state.visits.following(state.counters.steps, self.order)
         mistake = (selection.entry(state.s, i) <= self.margin) & (selection.entry(problem.upper, i) > 0)
@@ -115,7 +114,6 @@ class Perceptron(Solver[BoxForm]):
         return State(visits, h, s, kept_h, kept_s, state.before, R, state.indefinite, counters)
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
-        """Recompute the responses."""
         s, kept_s = problem.matvec(jnp.stack([state.h, state.kept_h]).astype(problem.dtype))
         return state._replace(s=s, kept_s=kept_s)
 

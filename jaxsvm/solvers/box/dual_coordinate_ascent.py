@@ -66,7 +66,6 @@ class SDCA(Solver[BoxForm]):
         return problem.gram.design is None
 
     def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
-        """Return a state at a = 0, or at `init`: weights `(n,)`, or weights and margins."""
         if problem.free_bias:
             raise InputError(
                 "the problem has a free bias, an equality that single variables cannot keep: use `SMO`, or bias="
@@ -77,7 +76,6 @@ class SDCA(Solver[BoxForm]):
         return State(visits, a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
-        """Move a single variable to its best value."""
         visits, i = state.visits.following(state.counters.steps, self.order)
         a_i, s_i, D_i = (selection.entry(v, i) for v in (state.a, state.s, problem.diagonal))
         rest = selection.entry(problem.q, i) - s_i
@@ -94,7 +92,6 @@ class SDCA(Solver[BoxForm]):
         )
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
-        """Recompute `s` and `R` from scratch."""
         a = state.a.astype(problem.dtype)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))

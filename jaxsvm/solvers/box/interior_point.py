@@ -61,11 +61,9 @@ class InteriorPoint(Solver[BoxForm]):
     traits = Traits(takes_start=False)
 
     def stores(self, problem: BoxForm) -> bool:
-        """Return whether the systems are not solved in the space of few features."""
         return few_features(problem) is None
 
     def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
-        """Return a state at the middle of the box."""
         if not affordable(problem):
             most = SIZES.largest_direct_system
             raise InputError(
@@ -87,7 +85,6 @@ class InteriorPoint(Solver[BoxForm]):
         return state._replace(x=x, rest=rest, left=left, counters=state.counters.stepped(evaluations))
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
-        """Compute the feasible point of the iterate, and its `s` and objective."""
         x = whole(state.x, state.rest, problem.dtype)
         a = rounded(problem.on_equality(at_bounds(problem, x)), state.a.dtype)
         a = jnp.where(_nothing_to_lose(problem), 0, a)
@@ -95,11 +92,9 @@ class InteriorPoint(Solver[BoxForm]):
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
     def carries_weights(self, problem: BoxForm) -> bool:
-        """Return whether the systems are solved in the space of features."""
         return few_features(problem) is not None
 
     def feature_weights(self, problem: BoxForm, state: "State") -> Float[Array, " d"]:
-        """Return `W'a` as carried by the systems in the space of features."""
         v = whole(state.x, state.rest, problem.dtype).v
         return v if problem.c is None else v[:-1]
 

@@ -65,27 +65,23 @@ class SMO(Solver[BoxForm]):
             raise InputError(f"variables is {self.variables}: 1 or 2 is needed.")
 
     def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> "State":
-        """Return a state at a = 0 (or the nearest feasible point), or at `init`: weights, or weights and margins."""
         if problem.free_bias and self.variables == 1:
             raise InputError("variables is 1: a free bias is an equality constraint, which needs pairs; leave it at 2.")
         a, s = box_start(problem, init)
         return State(a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
-        """Take a step of one or two variables."""
         if problem.free_bias:
             return _pair_step(problem, state)
         return _single_step(problem, state) if self.variables == 1 else _double_step(problem, state)
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
-        """Put `a` back on the constraints, and recompute `s` and `R`, which drift by rounding."""
         a = problem.on_equality(jnp.clip(state.a.astype(problem.dtype), 0, problem.upper))
         a = rounded(a, state.a.dtype)
         s = problem.matvec(a)
         return state._replace(a=a, s=s, R=problem.objective(a, s))
 
     def finisher(self, problem: BoxForm) -> Finisher | None:
-        """Return interior points, where they are affordable; pair steps crawl on ill-conditioned problems."""
         after = steps_worth(problem) if problem.groups is None else None
         return None if after is None else Finisher(InteriorPoint(tol=self.tol), after)
 

@@ -68,17 +68,14 @@ class ConjugateGradients(SimplexSolver):
     unroll = 1
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
-        """Return the state at a point `alpha` with `s = Kt alpha`."""
         R, r = alpha @ s, _slope(alpha, s)
         rest = tuple(jnp.zeros_like(part) for part in (alpha, s, r, r))
         return State(alpha, s, r, r, R, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1), rest)
 
     def step(self, problem: SimplexForm, state: "State") -> "State":
-        """Take a step, in twice the precision."""
         return _step_in_double(problem, state)
 
     def refresh(self, problem: SimplexForm, state: "State") -> "State":
-        """Put alpha back on the simplex, recompute `s` and `R`, and restart the directions."""
         fresh = super().refresh(problem, state)
         return self.at(fresh.alpha, fresh.s, fresh.counters)._replace(indefinite=fresh.indefinite, scale=fresh.scale)
 

@@ -60,7 +60,6 @@ class CoreVectorMachine(SimplexSolver):
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
-        """Return the state at a point `alpha` with `s = Kt alpha`."""
         infinite, R = jnp.asarray(jnp.inf, s.dtype), alpha @ s
         inner_tol = jnp.asarray(self.inner_tol, s.dtype)
         return State(
@@ -68,7 +67,6 @@ class CoreVectorMachine(SimplexSolver):
         )
 
     def wants_vertex(self, problem: SimplexForm, state: "State") -> Bool[Array, ""]:
-        """Return whether the core is solved, so that the next step searches all samples."""
         return state.gap <= state.inner_tol * (problem.diameter_squared - state.R)
 
     def step(self, problem: SimplexForm, state: "State") -> "State":

@@ -72,22 +72,18 @@ class FrankWolfe(SimplexSolver):
         require_one_of("variant", self.variant, VARIANTS)
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
-        """Return the state at a point `alpha` with `s = Kt alpha`."""
         R, infinite = alpha @ s, jnp.asarray(jnp.inf, s.dtype)
         return State(alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1))
 
     def wants_vertex(self, problem: SimplexForm, state: "State") -> Bool[Array, ""]:
-        """Return True: every step searches all samples for a vertex."""
         return jnp.asarray(True)
 
     def step(self, problem: SimplexPart, state: "State") -> "State":
-        """Take a step of the variant."""
         if self.variant in ("pairwise", "smo"):
             return pair_step(problem, state, problem.mask, second_order=self.variant == "smo")
         return _vertex_step(problem, state, may_go_away=self.variant == "away")
 
     def finisher(self, problem: SimplexForm) -> Finisher | None:
-        """Return the solver for ill-conditioned problems, on which pair steps crawl (`polish_products`)."""
         return finisher_of(problem, self.polish_products, self.tol, self.stop) if self.variant == "smo" else None
 
 

@@ -27,7 +27,6 @@ class SimplexSolver(Solver[SimplexForm]):
     draw: int = 20
 
     def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> Any:
-        """Return a state at the start point, or at `init`: weights `(n,)`, or weights and their margins."""
         return self.at(*start(problem, key, self.start, self.draw, init))
 
     def refresh(self, problem: SimplexForm, state: Any) -> Any:
@@ -35,11 +34,9 @@ class SimplexSolver(Solver[SimplexForm]):
         return state._replace(**simplex_point(problem, state.alpha, state.R))
 
     def place(self, problem: SimplexForm, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
-        """Return the state moved to a point `alpha` with `s = Kt alpha`."""
         return state._replace(alpha=alpha, s=s, R=alpha @ s)
 
     def dual_point(self, problem: SimplexForm, state: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Return the coefficients of a fit, `alpha` times the scale of the last refresh, and their `s`."""
         return state.scale * state.alpha, state.scale * state.s
 
 

@@ -114,7 +114,6 @@ class Stochastic(Solver[BoxForm]):
         return self.steps // 2 if self.average == "suffix" else 0
 
     def stores(self, problem: BoxForm) -> bool:
-        """Return whether the Gram has no features to step in."""
         return iterates.features_of(problem) is None
 
     def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> State:
@@ -213,7 +212,6 @@ class Stochastic(Solver[BoxForm]):
         return jnp.where(taken - state.certified >= interval, 0, infinite)
 
     def dual_point(self, problem: BoxForm, state: State) -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
-        """Return the last certified point, coefficients of w and a feasible dual point, and `Q` times both."""
         return state.point, state.products
 
     def _averaged_steps(self, state: State) -> Int[Array, ""]:

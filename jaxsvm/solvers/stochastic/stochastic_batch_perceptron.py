@@ -147,7 +147,6 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         return state._replace(c=c, r2=jnp.maximum(state.a @ c, 0), mean=mean, strictness=strictness)
 
     def dual_point(self, problem: SlackProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
-        """Return the mean of the iterates and that of p, and `Q` times both."""
         a, c, p, row = state.mean
         return jnp.stack([a, p]), jnp.stack([c, row])
 

@@ -73,7 +73,6 @@ class WorkingSet(Solver[Restrictable]):
     traits = Traits(pads=True, carries_sums=True, large_state=True, knows_origin=True)
 
     def stores(self, problem: Restrictable) -> bool:
-        """Return `store`: by default, rows are computed for violating samples only."""
         return self.store
 
     def __post_init__(self) -> None:
@@ -158,7 +157,6 @@ class WorkingSet(Solver[Restrictable]):
         )
 
     def refresh(self, problem: Restrictable, state: "State") -> "State":
-        """Recompute `s` and `R` of `a`, in the precision of the given problem."""
         return state._replace(**_module(problem).refreshed(problem, state))
 
     def running_excess(self, problem: Restrictable, state: "State") -> Float[Array, ""]:

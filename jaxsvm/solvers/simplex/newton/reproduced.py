@@ -121,7 +121,6 @@ class FeatureNewton(Solver[SquaredHingeProblem]):
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: "StartLike | None" = None) -> State:
-        """Return a state at 0, or at `init`: weights `(n,)`, or weights and their margins."""
         x = f = jnp.zeros_like(problem.y)
         if init is not None:
             weights, margins = weights_of(problem, init)
@@ -131,19 +130,15 @@ class FeatureNewton(Solver[SquaredHingeProblem]):
         return state_at.function(self.Z, x, f)
 
     def step(self, problem: SquaredHingeProblem, state: State) -> State:
-        """Solve the problem of the features, and compute the margins of its solution."""
         return stepped.function(problem, self, state, True)
 
     def refresh(self, problem: SquaredHingeProblem, state: State) -> State:
-        """Compute the margins anew."""
         return state._replace(f=problem.signed.matvec(state.x.astype(problem.dtype)))
 
     def dual_point(self, problem: SquaredHingeProblem, state: State) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Return the dual point in primal scale and its products."""
         return state.x, state.f + problem.ridge * state.x
 
     def running_excess(self, problem: SquaredHingeProblem, state: State) -> Float[Array, ""]:
-        """Return the gap that the last step left, over `tol`."""
         return state.gap / jnp.asarray(self.tol, state.gap.dtype)
 
 

@@ -72,11 +72,9 @@ class Newton(Solver[SquaredHingeProblem]):
             raise InputError(f"factor_limit is {self.factor_limit}: at least 1 is needed.")
 
     def stores(self, problem: SquaredHingeProblem) -> bool:
-        """Return whether the steps are in the span of the samples."""
         return feature.primal_of(problem) is None
 
     def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: "StartLike | None" = None) -> State:
-        """Return a state at `beta = 0`, or at `init`: weights `(n,)`, or weights and their margins."""
         primal = feature.primal_of(problem)
         if primal is not None:
             return feature.start(problem, primal, init)
@@ -89,7 +87,6 @@ class Newton(Solver[SquaredHingeProblem]):
         return _step_in_double(self, problem, state)
 
     def refresh(self, problem: SquaredHingeProblem, state: State) -> State:
-        """Compute the dual point of the current slack, and its `s`."""
         primal = feature.primal_of(problem)
         if primal is None:
             alpha, s = state.alpha.astype(problem.dtype), state.s.astype(problem.dtype)
@@ -106,11 +103,9 @@ class Newton(Solver[SquaredHingeProblem]):
         return state._replace(alpha=beta, s=total * s)
 
     def running_excess(self, problem: SquaredHingeProblem, state: State) -> Float[Array, ""]:
-        """Return the estimate of the relative gap over `tol`."""
         return state.gap / jnp.asarray(self.tol, state.gap.dtype)
 
     def dual_point(self, problem: SquaredHingeProblem, state: State) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Return the dual point of the last refresh, in any scale, and its `s = Kt alpha`."""
         return state.alpha, state.s
 
 
