@@ -16,7 +16,7 @@ from jax.sharding import AxisType
 import jaxsvm
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.loop import round as rounds
-from jaxsvm.loop.prepare import ready
+from jaxsvm.loop.round import ready
 
 N, DEVICES = 300, 8
 """Samples of devices that hold 64 each: four are full, one is not, three have none."""

@@ -30,7 +30,7 @@ from jaxsvm import designs
 from jaxsvm.designs.places import arrays
 from jaxsvm.estimators import SVC, SVR, NuSVC, SVCPath
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import bursts, carried_certificate, many
+from jaxsvm.loop import bursts, many
 from jaxsvm.loop.interruption import Interruption, run_passes, unless, until_halt, watching, workers
 
 HERE = Path(__file__).resolve().parent
@@ -593,8 +593,7 @@ LOOSE = {
 def no_time_for_products(monkeypatch):
     """As if each certificate would take too long once a fit is stopped."""
     measured = dataclasses.replace(bursts.MEASURED, samples_of_a_long_product=1, samples_of_a_last_product=4)
-    for module in (bursts, carried_certificate):
-        monkeypatch.setattr(module, "MEASURED", measured)
+    monkeypatch.setattr(bursts, "MEASURED", measured)
 
 
 @pytest.mark.parametrize("kind", LOOSE)

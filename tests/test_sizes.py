@@ -12,7 +12,7 @@ import jaxsvm
 from jaxsvm import estimators
 from jaxsvm.errors import InputError
 from jaxsvm.kernels import RBF, Linear
-from jaxsvm.loop.prepare import ready, ready_together
+from jaxsvm.loop.round import ready, ready_together
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems.padding import padded
 

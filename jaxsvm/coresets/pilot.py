@@ -20,8 +20,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.loop.many import solve_whole
 from jaxsvm.numerics.linear.elimination import factored
-from jaxsvm.solvers.box.barrier_systems import Solve
-from jaxsvm.solvers.box.interior_point import Iterate, stepped
+from jaxsvm.solvers.box.interior_point import Iterate, Solve, stepped
 
 
 class Pilot(NamedTuple):

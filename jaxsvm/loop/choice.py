@@ -20,8 +20,7 @@ from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
-from jaxsvm.solvers.box.barrier_systems import affordable, few_features
-from jaxsvm.solvers.box.interior_point import InteriorPoint
+from jaxsvm.solvers.box.interior_point import InteriorPoint, affordable, few_features
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver, with_max_steps
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe

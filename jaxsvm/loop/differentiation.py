@@ -33,7 +33,7 @@ from jaxsvm.results.fit import Active, Fit, Values, values_of
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import in_groups, while_loop
-from jaxsvm.solvers.box.barrier_systems import affordable
+from jaxsvm.solvers.box.interior_point import affordable
 
 
 def differentiable(problem: Problem, fit: Fit) -> Fit:

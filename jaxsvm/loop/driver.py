@@ -28,7 +28,6 @@ from jaxsvm.loop.choice import before_features, first_choice, second_choice, tak
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.interruption import Interruption, Session, answering, watching
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.loop.prepare import ready, ready_together, start_of, with_earlier_steps, with_steps_alone
 from jaxsvm.loop.round import (
     Certifying,
     Progress,
@@ -37,8 +36,13 @@ from jaxsvm.loop.round import (
     certify,
     ends_with_a_chunk,
     finish,
+    ready,
+    ready_together,
+    start_of,
     steps_taken,
     whole_chunks,
+    with_earlier_steps,
+    with_steps_alone,
 )
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
@@ -52,9 +56,8 @@ from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.runtime.programs import Program
-from jaxsvm.solvers.contract import NEVER, HandOver, Solver, with_max_steps
+from jaxsvm.solvers.contract import NEVER, HandOver, Solver, require_usable, with_max_steps
 from jaxsvm.solvers.start import Origin, given_start
-from jaxsvm.solvers.validation import require_usable
 
 
 @dataclasses.dataclass(frozen=True)

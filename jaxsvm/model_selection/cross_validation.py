@@ -23,7 +23,7 @@ from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.model_selection.folds import Fold, Folds, fold_masks, require_classes
 from jaxsvm.model_selection.grid import end_of
 from jaxsvm.models.model import is_right
-from jaxsvm.path.outcomes import on_host_stacked, warn_of_unfinished
+from jaxsvm.path.chains import on_host_stacked, warn_of_unfinished
 from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, require_widths, solve_together
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit

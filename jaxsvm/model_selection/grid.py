@@ -13,7 +13,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import watching
-from jaxsvm.loop.prepare import ready
+from jaxsvm.loop.round import ready
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import transfers

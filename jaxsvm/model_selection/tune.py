@@ -35,7 +35,7 @@ from jaxsvm.loop.driver import QUIET, drive, fit
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.model import decision_function, is_right
-from jaxsvm.path.outcomes import nothing, on_host_stacked
+from jaxsvm.path.chains import nothing, on_host_stacked
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem

@@ -25,9 +25,9 @@ from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.driver import Options, drive, fit
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.loop.many import fit_whole, padded_size, solve_many
-from jaxsvm.loop.prepare import ready_together
+from jaxsvm.loop.round import ready_together
 from jaxsvm.numerics.masks import every
-from jaxsvm.path.outcomes import nothing, on_host_stacked
+from jaxsvm.path.chains import nothing, on_host_stacked
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.samples import checked

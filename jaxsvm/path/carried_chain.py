@@ -52,8 +52,7 @@ from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.screening.rules import Rule, Screening
-from jaxsvm.solvers.box.barrier_systems import few_features
-from jaxsvm.solvers.box.interior_point import InteriorPoint
+from jaxsvm.solvers.box.interior_point import InteriorPoint, few_features
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO, State
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start

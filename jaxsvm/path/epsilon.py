@@ -24,10 +24,10 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.interruption import watching
-from jaxsvm.loop.prepare import ready
+from jaxsvm.loop.round import ready
 from jaxsvm.path.carried import certified, point_of, products_of, scaled_up
+from jaxsvm.path.chains import on_host_stacked
 from jaxsvm.path.measured import MEASURED
-from jaxsvm.path.outcomes import on_host_stacked
 from jaxsvm.path.solve import Path, PathOptions, chain_link
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed

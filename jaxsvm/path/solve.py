@@ -24,12 +24,18 @@ from jaxsvm.gram.widths import at_width, at_widths, require_width
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import Interruption, answering, watching
-from jaxsvm.loop.prepare import ready_together
+from jaxsvm.loop.round import ready_together
 from jaxsvm.path.carried_chain import CarriedChain
-from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced
+from jaxsvm.path.chains import (
+    Neighbour,
+    chain_on_host,
+    chains_compiled,
+    chains_traced,
+    on_host_stacked,
+    warn_of_unfinished,
+)
 from jaxsvm.path.coarse_to_fine.anchors import CoarseToFine, Grid, combination
 from jaxsvm.path.coarse_to_fine.engine import solve_grids
-from jaxsvm.path.outcomes import on_host_stacked, warn_of_unfinished
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
@@ -42,8 +48,7 @@ from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.screening.reference import require_screenable, screenable
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
-from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.validation import require_usable
+from jaxsvm.solvers.contract import Solver, require_usable
 
 
 @jax.tree_util.register_dataclass

@@ -5,16 +5,20 @@ not traced as static. Add a line to `SOLVERS` in `tests/test_contract.py` to hav
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.problems.contract import Problem, SimplexForm
+from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.numerics.products import sums
+from jaxsvm.problems.contract import PROBLEMS, Problem, SimplexForm
 from jaxsvm.results.fit import Certificate, Counters, counted_by_name
 from jaxsvm.runtime.arrays import Number
+from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.start import StartLike
+from jaxsvm.solvers.start import StartLike, start
 
 SIMPLEX = ("squared hinge", "ball")
 """Kinds whose dual points lie on the simplex."""
@@ -266,3 +270,112 @@ def with_max_steps(solver: Solver[Any], most: int) -> Solver[Any]:
     if solver.inside is None or any(field.name == "max_steps" for field in dataclasses.fields(solver)):
         return dataclasses.replace(solver, max_steps=most)
     return dataclasses.replace(solver, solver=with_max_steps(solver.inside, most))
+
+
+_ABSENT = object()
+
+
+# --- configurations and problems that are refused
+
+
+def require_usable(solver: Any) -> None:
+    """Refuse a configuration that no driver can run, by each field of the solver and of the solver inside it.
+
+    Raises:
+        InputError: The message names the field, its value and what is needed.
+    """
+    if isinstance(solver, type) or not hasattr(solver, "tol"):
+        shown = solver.__name__ if isinstance(solver, type) else repr(solver)
+        raise InputError(f"solver is {shown}: a solver's configuration is needed, such as `jaxsvm.SMO(tol=1e-4)`.")
+    for name, require in RULES.items():
+        value = getattr(solver, name, _ABSENT)
+        if value is not _ABSENT and (isinstance(value, int | float | str) or is_concrete(value)):
+            require(name, value)
+    inner = getattr(solver, "solver", None)  # of a wrapper
+    if inner is not None:
+        require_usable(inner)
+
+
+def require_solves(solver: Solver, problem: Problem) -> None:
+    """Refuse a problem of a kind that the solver is not for.
+
+    Raises:
+        InputError: The message names both, and a solver for the problem.
+    """
+    if problem.kind in solver.solves:
+        return
+    meant = " and ".join(PROBLEMS.get(kind, f"{kind} problems") for kind in solver.solves)
+    raise InputError(
+        f"{type(solver).__name__} is for {meant}, not for a {type(problem).__name__}: use `{problem.solved_by}`."
+    )
+
+
+def _require_rule(name: str, value: Any) -> None:
+    require_one_of(name, value, STOP_RULES)
+
+
+def _from(least: int) -> Callable[[str, Any], None]:
+    return lambda name, value: require_whole(name, value, least)
+
+
+RULES: dict[str, Callable[[str, Any], None]] = {
+    "stop": _require_rule,
+    "tol": require_positive,
+    "inner_tol": require_positive,
+    "radius": require_positive,
+    "offset": lambda name, value: None if value is None else require_positive(name, value, or_zero=True),
+    "margin": lambda name, value: require_positive(name, value, or_zero=True),
+    "steps": _from(0),
+    "max_steps": _from(0),
+    "burn_in": _from(0),
+    "polish_products": _from(0),
+    "check_every": _from(1),
+    "refresh_every": lambda name, value: None if value is None else require_whole(name, value, 1),
+    "draw": _from(2),
+}
+"""The check of each field, by name, for any solver."""
+
+
+# --- solvers on the simplex
+
+
+class SimplexSolver(Solver[SimplexForm]):
+    """A solver whose state is a point `alpha` of the simplex, with `s = Kt alpha`, `R = alpha . s` and `scale`.
+
+    It implements `at`, which makes the state at a point, and `step`.
+
+    Attributes:
+        start: "random", "two-point" or "uniform".
+        draw: Size of the random draw.
+    """
+
+    solves = SIMPLEX
+    traits = Traits(has_place=True, searches_vertices=True)
+    start: str = "uniform"
+    draw: int = 20
+
+    def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> Any:
+        return self.at(*start(problem, key, self.start, self.draw, init))
+
+    def refresh(self, problem: SimplexForm, state: Any) -> Any:
+        """Put alpha back on the simplex, and recompute `s` and `R`, which drift by rounding."""
+        return state._replace(**simplex_point(problem, state.alpha, state.R))
+
+    def place(self, problem: SimplexForm, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
+        return state._replace(alpha=alpha, s=s, R=alpha @ s)
+
+    def dual_point(self, problem: SimplexForm, state: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        return state.scale * state.alpha, state.scale * state.s
+
+
+def simplex_point(problem: SimplexForm, alpha: Float[Array, " n"], R: Float[Array, ""]) -> dict[str, Array]:
+    """Recompute alpha, s, R and scale of a state, with alpha such that `scale alpha` are numbers of its dtype.
+
+    The numbers `scale alpha` are the coefficients of a fit (`problem.returned`).
+    """
+    given = problem.returned(jnp.maximum(alpha, 0), R)
+    wide = given.astype(problem.dtype)
+    (total,) = sums(wide)
+    alpha = wide / total
+    s = problem.matvec(alpha)
+    return {"alpha": alpha, "s": s, "R": sums(alpha * s)[0], "scale": total}

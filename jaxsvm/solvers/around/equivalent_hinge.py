@@ -16,10 +16,9 @@ from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.solvers.around.wrapper import HoldingWrapper
-from jaxsvm.solvers.box.barrier_systems import barrier_system, few_features
-from jaxsvm.solvers.contract import Finisher, HandOver, Solver, Traits
+from jaxsvm.solvers.box.interior_point import barrier_system, few_features
+from jaxsvm.solvers.contract import Finisher, HandOver, Solver, Traits, require_solves
 from jaxsvm.solvers.start import Origin, StartLike, resumed
-from jaxsvm.solvers.validation import require_solves
 
 REACH = {"float32": 1e8, "float64": 1e13}
 """The largest C, in units of the C that gives a single sample a margin of 1."""

@@ -19,8 +19,7 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.checks import checked, require_whole
 from jaxsvm.runtime.loops import cond, while_loop
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, described, require_inner
-from jaxsvm.solvers.contract import NEVER, HandOver, Solver, Traits
-from jaxsvm.solvers.simplex.simplex_solver import simplex_point
+from jaxsvm.solvers.contract import NEVER, HandOver, Solver, Traits, simplex_point
 from jaxsvm.solvers.start import StartLike
 
 

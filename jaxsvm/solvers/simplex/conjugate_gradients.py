@@ -16,10 +16,9 @@ from jaxsvm.numerics.precision import in_double, like, remainder, whole, widened
 from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.solvers.contract import NEVER, Finisher
+from jaxsvm.solvers.contract import NEVER, Finisher, SimplexSolver
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.simplex.newton import Newton
-from jaxsvm.solvers.simplex.simplex_solver import SimplexSolver
 
 
 def finisher_of(problem: SimplexForm, products: int, tol: Number, stop: str) -> Finisher | None:

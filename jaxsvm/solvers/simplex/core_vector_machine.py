@@ -11,8 +11,8 @@ from jaxsvm.numerics import selection
 from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
+from jaxsvm.solvers.contract import SimplexSolver
 from jaxsvm.solvers.simplex.frank_wolfe import pair_step
-from jaxsvm.solvers.simplex.simplex_solver import SimplexSolver
 
 
 @jax.tree_util.register_dataclass

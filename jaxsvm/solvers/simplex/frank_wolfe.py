@@ -12,9 +12,8 @@ from jaxsvm.problems.contract import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
-from jaxsvm.solvers.contract import Finisher, Traits, is_negative
+from jaxsvm.solvers.contract import Finisher, SimplexSolver, Traits, is_negative
 from jaxsvm.solvers.simplex.conjugate_gradients import finisher_of
-from jaxsvm.solvers.simplex.simplex_solver import SimplexSolver
 
 VARIANTS = ("classic", "away", "pairwise", "smo")
 

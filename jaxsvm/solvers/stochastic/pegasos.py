@@ -21,14 +21,13 @@ from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, in_a_line, transfers
 from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
-from jaxsvm.solvers.contract import NEVER, Solver, Traits
+from jaxsvm.solvers.contract import NEVER, Solver, Traits, require_usable
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, key_after, resumed, steps_of
 from jaxsvm.solvers.stochastic import iterates
 from jaxsvm.solvers.stochastic.batches import Draws, next_batch
-from jaxsvm.solvers.stochastic.iterates import Rule
-from jaxsvm.solvers.stochastic.running_sums import RunningSums
+from jaxsvm.solvers.stochastic.iterates import Rule, RunningSums
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import rows_computed
 from jaxsvm.solvers.stochastic.transforms import (
     average_iterates,
@@ -39,7 +38,6 @@ from jaxsvm.solvers.stochastic.transforms import (
     pegasos_transform,
     project_onto_ball,
 )
-from jaxsvm.solvers.validation import require_usable
 
 ORDERS = ("permuted", "random")
 AVERAGES = ("linear", "uniform", "suffix", "last")
@@ -80,8 +78,8 @@ class Stochastic(Solver[BoxForm]):
         w <- (1 - eta_t lam) w + eta_t sum_{j in batch, y_j <w, phi_j> < q_j} g_j y_j phi_j,     w <- w min(1, B / |w|)
 
     where the batch's `sum_j g_j ...` is minus a subgradient of `Lhat(w) = sum_i U_i max(0, q_i - y_i <w, phi_i>) / sum
-    U`, in expectation. `iterates.py` has the iterate; `running_sums.py` the contribution of each sample, from which
-    come the coefficients of w and a dual point that certifies it.
+    U`, in expectation. `iterates.py` has the iterate, and the contribution of each sample, from which come the
+    coefficients of w and a dual point that certifies it.
     """
 
     solves = ("box",)
@@ -257,7 +255,7 @@ class Pegasos(Stochastic):
     Mathematical Programming 2011; corrections in docs/mathematics.md, Sources. Departures: steps are shorter than the
     paper's `1 / (lam t)`, which are useless for the first 1 / lam samples (see `gentle`; `offset=0.0` is the paper's
     schedule); samples come in a fresh order each pass (`order="random"`: with replacement); the default average weighs
-    iterates by t; a dual point made of how often each sample was violated certifies the result (`running_sums.py`).
+    iterates by t; a dual point made of how often each sample was violated certifies the result (`RunningSums`).
 
     Attributes:
         steps: Maximum number of steps, >= 0; n / batch are a pass over the data.

@@ -13,7 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError
-from jaxsvm.solvers.stochastic.running_sums import weight_of
+from jaxsvm.solvers.stochastic.iterates import weight_of
 
 
 def inverse_time(lam: Any, offset: Any = 0.0) -> Callable[[Any], Any]:

@@ -16,10 +16,18 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.start import Origin, StartLike, onto_simplex, starting_point, weights_of
-from jaxsvm.solvers.working_set import bounded, row_cache, unbounded
+from jaxsvm.solvers.working_set import bounded, unbounded
 from jaxsvm.solvers.working_set.block import double_steps, pair_steps
-from jaxsvm.solvers.working_set.members import among, candidates, ends, with_new_members
-from jaxsvm.solvers.working_set.row_cache import RowCache
+from jaxsvm.solvers.working_set.members import (
+    RowCache,
+    among,
+    candidates,
+    empty_cache,
+    ends,
+    enlarged_cache,
+    fetched,
+    with_new_members,
+)
 
 
 @jax.tree_util.register_dataclass
@@ -112,7 +120,7 @@ class WorkingSet(Solver[Restrictable]):
             members=jnp.full((q,), problem.n, jnp.int32),
             entered=jnp.full((q,), -1, jnp.int32),
             K=jnp.zeros((0, 0) if problem.gram.stored else (q, q), problem.gram.dtype),
-            cache=row_cache.empty(problem.gram, problem.n, self._capacity(problem)),
+            cache=empty_cache(problem.gram, problem.n, self._capacity(problem)),
             indefinite=jnp.asarray(False),
             counters=Counters.zero(),
         )
@@ -130,7 +138,7 @@ class WorkingSet(Solver[Restrictable]):
             members=jnp.pad(state.members, (0, more), constant_values=n),
             entered=jnp.pad(jnp.minimum(state.entered, 0), (0, more), constant_values=-1),
             K=state.K if problem.gram.stored else jnp.pad(state.K, (0, more)),
-            cache=row_cache.enlarged(state.cache, self._capacity(problem)),
+            cache=enlarged_cache(state.cache, self._capacity(problem)),
             counters=Counters.zero(),
         )
 
@@ -139,7 +147,7 @@ class WorkingSet(Solver[Restrictable]):
         a, s, counters = state.a, state.s, state.counters
         fresh = candidates(problem, a, s, state.members, min(self.fresh, len(state.members)))
         members, entered, places = with_new_members(problem, a, s, state.members, state.entered, counters.steps, fresh)
-        cache, slots, count = row_cache.fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
+        cache, slots, count = fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
         count = (fresh < problem.n).sum(dtype=jnp.int32) if problem.gram.stored else count  # counted although stored
         kind, rows = _module(problem), cast(DenseGram, problem.gram).K if problem.gram.stored else cache.rows
         K = state.K if problem.gram.stored else among(state.K, rows, slots, members, places)

@@ -18,8 +18,7 @@ from jaxsvm.numerics.products import matmul, weighted_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.working_set.block import Steps
-from jaxsvm.solvers.working_set.members import is_negative_along
-from jaxsvm.solvers.working_set.row_cache import RowCache
+from jaxsvm.solvers.working_set.members import RowCache, is_negative_along
 
 SIGNS = (1, -1)
 

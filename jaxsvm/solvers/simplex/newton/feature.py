@@ -29,8 +29,7 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.features import Primal, feature_matrix
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.simplex.newton.kernel import State, pair_of_classes
-from jaxsvm.solvers.simplex.newton.system import solve_small_support
+from jaxsvm.solvers.simplex.newton.kernel import State, pair_of_classes, solve_small_support
 from jaxsvm.solvers.start import weights_of
 
 
