@@ -53,21 +53,20 @@ from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.around.polished import polished
 from jaxsvm.solvers.around.sampled import sampled
 from jaxsvm.solvers.around.screened import screened
-from jaxsvm.solvers.baselines.perceptron import Perceptron
 from jaxsvm.solvers.box.dual_coordinate_ascent import SDCA
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.simplex.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
+from jaxsvm.solvers.stochastic.perceptron import Perceptron
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
 from jaxsvm.solvers.working_set import WorkingSet
 
 if TYPE_CHECKING:
     from jaxsvm import coresets, designs, estimators, plots, relational  # noqa: F401
     from jaxsvm.model_selection.tune import Tuned, tune
-    from jaxsvm.solvers.baselines.ball_sgd import BallSGD
-    from jaxsvm.solvers.stochastic.pegasos import Pegasos
+    from jaxsvm.solvers.stochastic.pegasos import BallSGD, Pegasos
 
 keep_programs_as_set("off")
 
@@ -79,7 +78,7 @@ _MODULES = {
     "relational": "jaxsvm.relational",
 }
 _NAMES = {
-    "BallSGD": "jaxsvm.solvers.baselines.ball_sgd",
+    "BallSGD": "jaxsvm.solvers.stochastic.pegasos",
     "Pegasos": "jaxsvm.solvers.stochastic.pegasos",
     "Tuned": "jaxsvm.model_selection.tune",
     "tune": "jaxsvm.model_selection.tune",

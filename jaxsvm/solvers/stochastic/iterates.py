@@ -1,14 +1,13 @@
-"""The iterate of stochastic subgradients in three spaces, and its steps.
+"""The iterate of stochastic subgradients and its steps: `w = s v`, so that shrinking costs O(1).
 
-Dense features have w itself, moved by an optax chain; CSR features `w = s v`, so that shrinking costs O(1) and a step
-O(entries of the batch); kernels the coefficients of w and all responses, in the same scaled form.
+In the space of features v is a vector: a step costs O(entries of the batch). For kernels it is all responses, beside
+the coefficients.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics.masks import some
@@ -114,27 +113,18 @@ class Rule(NamedTuple):
         lam: Strength of the regulariser, `()`.
         schedule: Step sizes by number of steps taken, from 0: an optax schedule.
         radius: B, `()`; None: no projection.
-        transform: The same step as an optax transformation of w; its last state has the `factor` of the projection.
     """
 
     lam: Any
     schedule: Callable[[Any], Any]
     radius: Number | None
-    transform: optax.GradientTransformation
 
 
-class Dense(NamedTuple):
-    """Dense features: `w`, the constant last, `(size,)`, and the state of the optax chain that moves it."""
-
-    w: Float[Array, " size"]
-    chain: Any
-
-
-class Scaled(NamedTuple):
-    """CSR features or a kernel: `w = s v` with s of the sums.
+class Iterate(NamedTuple):
+    """The iterate `w = s v`, with s of the sums.
 
     Attributes:
-        v: v, `(size,)`, of features; the responses `Q h`, `(n,)`, of a kernel.
+        v: v, the constant last, `(size,)`, of features; the responses `Q h`, `(n,)`, of a kernel.
         r2: `|v|^2`, `()`; updated only for a projection.
     """
 
@@ -149,16 +139,14 @@ def features_of(problem: BoxForm) -> Primal | None:
     return None if x is None else Primal(x, problem.y, problem.upper, problem.offset == 1, False, spread)
 
 
-def place(problem: BoxForm, rule: Rule, h: Float[Array, " n"], before: Int[Array, ""]) -> Dense | Scaled:
-    """Return the iterate of coefficients h, after `before` steps."""
+def place(problem: BoxForm, h: Float[Array, " n"]) -> Iterate:
+    """Return the iterate of coefficients h."""
     features = features_of(problem)
     if features is None:
         v = problem.matvec(h)
-        return Scaled(v, jnp.maximum(h @ v, 0))
+        return Iterate(v, jnp.maximum(h @ v, 0))
     w = features.transposed(problem.y * h)
-    if isinstance(features.x, CSR):
-        return Scaled(w, w @ w)
-    return Dense(w, optax.tree_utils.tree_set(rule.transform.init(w), count=before))
+    return Iterate(w, w @ w)
 
 
 def products(problem: BoxForm, points: Float[Array, "k n"]) -> Float[Array, "k n"]:
@@ -185,57 +173,50 @@ class Move(NamedTuple):
     taken: Int[Array, ""]
 
 
-def margins_of(problem: BoxForm, at: Dense | Scaled, index: Int[Array, " b"]) -> tuple[Float[Array, " b"], Any]:
-    """Return `y_j <v, phi_j>` (of w for dense features), and the dense rows."""
-    features: Any = features_of(problem)
-    if isinstance(at, Scaled):
-        if features is None:
-            return at.v[index], None
-        inner, rows, weights = sparse_margins(features.x, index, at.v), None, at.v
+def margins_of(problem: BoxForm, v: Float[Array, " size"], index: Int[Array, " b"]) -> Float[Array, " b"]:
+    """Return `y_j <v, phi_j>`."""
+    features = features_of(problem)
+    if features is None:
+        return v[index]
+    if isinstance(features.x, CSR):
+        inner = sparse_margins(features.x, index, v)
     else:
-        rows, weights = features.x.at[index].get(mode="promise_in_bounds").astype(at.w.dtype), at.w
-        inner = matmul(rows, at.w[: rows.shape[1]])
-    inner = inner + weights[-1] if features.constant else inner
-    return problem.y[index] * inner, rows
+        inner = matmul(_rows(features, index, v.dtype), v[: features.x.shape[1]])
+    return problem.y[index] * (inner + v[-1] if features.constant else inner)
 
 
-def move_dense(
-    problem: BoxForm, rule: Rule, at: Dense, sums: RunningSums, move: Move, rows: Float[Array, "b d"]
-) -> tuple[Dense, Any, Any]:
-    """Take the optax chain's step on w; return scale and gain of the same step on the sums, too."""
-    signed = problem.y[move.batch] * move.g
-    descent = matmul(signed, rows)
-    gradient = -jnp.append(descent, signed.sum()) if problem.offset == 1 else -descent
-    moved: Any = rule.transform.update(gradient, at.chain, at.w)
-    updates, chain = moved
-    w = jnp.asarray(optax.apply_updates(at.w, updates))
-    s, gain = _scale(rule, sums, move.taken)
-    factor = 1 if rule.radius is None else chain[-1].factor
-    return Dense(w, chain), s * factor, gain
+def moved(
+    problem: BoxForm, rule: Rule, at: Iterate, sums: RunningSums, move: Move, before: Float[Array, " b"]
+) -> tuple[Iterate, Any, Any]:
+    """Take a step: shrink, move along the violated samples, project.
 
+    `s <- (1 - eta lam) s`, `v += (eta / s) sum_j g_j y_j phi_j`, `s <- s min(1, B / |w|)`.
 
-def move_scaled(
-    problem: BoxForm, rule: Rule, at: Scaled, sums: RunningSums, move: Move, before: Float[Array, " b"]
-) -> tuple[Scaled, Any, Any]:
-    """Take the step of `move_dense` on a `Scaled` iterate.
-
-    `s <- (1 - eta lam) s`, `v += (eta / s) sum_j g_j y_j phi_j`.
+    Returns:
+        The iterate, its scale s, and the gain of the coefficients `eta / s`.
     """
     features, (s, gain) = features_of(problem), _scale(rule, sums, move.taken)
     dh = gain * move.g
+    signed = problem.y[move.batch] * dh
     if features is None:
         # Rows are computed only if a sample of the batch is violated.
         v = cond(some(move.violated), lambda: at.v + matmul(dh, problem.columns(move.batch)), lambda: at.v)
-    else:
-        signed = problem.y[move.batch] * dh
+    elif isinstance(features.x, CSR):
         v = sparse_add(features.x, move.batch, signed, at.v)
         v = v.at[-1].add(signed.sum()) if features.constant else v
+    else:
+        ascent = matmul(signed, _rows(features, move.batch, signed.dtype))
+        v = at.v + (jnp.append(ascent, signed.sum()) if features.constant else ascent)
     if rule.radius is None:
-        return Scaled(v, at.r2), s, gain
-    after, _ = margins_of(problem, Scaled(v, at.r2), move.batch)
+        return Iterate(v, at.r2), s, gain
+    after = margins_of(problem, v, move.batch)
     r2 = jnp.maximum(at.r2 + dh @ (before + after), 0)  # |v + g|^2 = |v|^2 + <v, g> + <v + g, g>
     length = jnp.abs(s) * jnp.sqrt(r2)
-    return Scaled(v, r2), s * jnp.minimum(1, rule.radius / jnp.where(length > 0, length, 1)), gain
+    return Iterate(v, r2), s * jnp.minimum(1, rule.radius / jnp.where(length > 0, length, 1)), gain
+
+
+def _rows(features: Primal, index: Int[Array, " b"], dtype: Any) -> Float[Array, "b d"]:
+    return features.x.at[index].get(mode="promise_in_bounds").astype(dtype)
 
 
 def _scale(rule: Rule, sums: RunningSums, count: Int[Array, ""]) -> tuple[Array, Array]:
@@ -249,18 +230,16 @@ def _scale(rule: Rule, sums: RunningSums, count: Int[Array, ""]) -> tuple[Array,
     return s, eta / s
 
 
-def in_range(at: Any, sums: RunningSums) -> tuple[Any, RunningSums]:
+def in_range(at: Iterate, sums: RunningSums) -> tuple[Iterate, RunningSums]:
     """Multiply out scales that are below 1e-12, or that shrank so fast that `p h + q u` cancels.
 
     Steps of `1 / (lam t)` never need it between two certificates; other schedules may. The average may lose a factor of
     64 in digits: the ratio is 2 for linear averages, ln T for uniform ones.
     """
 
-    def multiply(carry: tuple[Any, RunningSums]) -> tuple[Any, RunningSums]:
+    def multiply(carry: tuple[Iterate, RunningSums]) -> tuple[Iterate, RunningSums]:
         at, sums = carry
-        if isinstance(at, Scaled):
-            at = Scaled(sums.s * at.v, sums.s**2 * at.r2)
-        return at, sums.multiplied_out()
+        return Iterate(sums.s * at.v, sums.s**2 * at.r2), sums.multiplied_out()
 
     size = jnp.abs(sums.s)
     small = (size < 1e-12) | (sums.q < 1e-12) | (jnp.abs(sums.p) > 64 * size)

@@ -1,4 +1,4 @@
-"""Pegasos: stochastic subgradient descent on `lam/2 |w|^2 + mean hinge`, step `1 / (lam t)`; linear, sparse, kernel."""
+"""Stochastic subgradients of the hinge: Pegasos, step `1 / (lam t)`, and SGD in a ball; linear, sparse, kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, key_after, resumed, steps_of
 from jaxsvm.solvers.stochastic import iterates
 from jaxsvm.solvers.stochastic.batches import Draws, next_batch
-from jaxsvm.solvers.stochastic.iterates import Rule, RunningSums
+from jaxsvm.solvers.stochastic.iterates import Iterate, Rule, RunningSums
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import rows_computed
 from jaxsvm.solvers.stochastic.transforms import (
     average_iterates,
@@ -61,7 +61,7 @@ class State(NamedTuple):
     """
 
     draws: Draws
-    at: Any
+    at: Iterate
     sums: RunningSums
     point: Float[Array, "two n"]
     products: Float[Array, "two n"]
@@ -127,7 +127,7 @@ class Stochastic(Solver[BoxForm]):
             )
         if self.batch > problem.n:
             raise InputError(f"batch is {self.batch}: at most the {problem.n} samples can be in one.")
-        h, rule, before = jnp.zeros((problem.n,), problem.dtype), self.rule(problem), jnp.zeros((), jnp.int32)
+        h, before = jnp.zeros((problem.n,), problem.dtype), jnp.zeros((), jnp.int32)
         sums = RunningSums.begin(h)
         if init is not None:
             given = resumed(problem, init)
@@ -137,7 +137,7 @@ class Stochastic(Solver[BoxForm]):
             before = steps_of(given, self.worth(problem, jnp.maximum(gap, jnp.finfo(h.dtype).tiny ** 0.5)))
             sums = RunningSums.begin(h).seeded(point[1], problem.upper, before, self.batch)
         zeros, zero = jnp.zeros((2, problem.n), problem.dtype), jnp.zeros((), problem.dtype)
-        draws, at = Draws.begin(key_after(key, init)), iterates.place(problem, rule, h, before)
+        draws, at = Draws.begin(key_after(key, init)), iterates.place(problem, h)
         none = jnp.zeros((), jnp.int32)
         return State(draws, at, sums, zeros, zeros, none, before, zero, jnp.asarray(False), Counters.zero())
 
@@ -146,16 +146,12 @@ class Stochastic(Solver[BoxForm]):
         rule, count = self.rule(problem), state.before + state.counters.steps
         at, sums = iterates.in_range(state.at, state.sums)
         draws, index, share = next_batch(problem, state.draws, self.batch, self.order)
-        inner, rows = iterates.margins_of(problem, at, index)
-        margins = inner if isinstance(at, iterates.Dense) else sums.s * inner
-        slack = problem.q[index] - margins
+        inner = iterates.margins_of(problem, at.v, index)
+        slack = problem.q[index] - sums.s * inner
         violated = slack > 0
         move = iterates.Move(index, violated, jnp.where(violated, share, 0), count)
         sums = sums.averaged(self._averaged_steps(state) + 1, self.average)
-        if isinstance(at, iterates.Dense):
-            at, s, gain = iterates.move_dense(problem, rule, at, sums, move, rows)
-        else:
-            at, s, gain = iterates.move_scaled(problem, rule, at, sums, move, inner)
+        at, s, gain = iterates.moved(problem, rule, at, sums, move, inner)
         loss = share @ jnp.maximum(slack, 0)
         with_features = iterates.features_of(problem) is not None
         rows_taken = jnp.asarray(self.batch, jnp.int32) if with_features else violated.sum(dtype=jnp.int32)
@@ -178,12 +174,10 @@ class Stochastic(Solver[BoxForm]):
         # Samples that were never visited count as violated if they are so at w.
         if iterates.features_of(problem) is None:
             s, responses = iterates.products(problem, jnp.stack([w, h]))
-            at = iterates.Scaled(responses, jnp.maximum(h @ responses, 0))
+            at = Iterate(responses, jnp.maximum(h @ responses, 0))
         else:
-            (s,), at = iterates.products(problem, w[None]), state.at
-            if isinstance(at, iterates.Scaled):
-                v = state.sums.s * at.v
-                at = iterates.Scaled(v, v @ v)
+            (s,), v = iterates.products(problem, w[None]), state.sums.s * state.at.v
+            at = Iterate(v, v @ v)
         share = jnp.where(visits > 0, violated / jnp.where(visits > 0, visits, 1), (s < problem.q).astype(visits.dtype))
         a = jnp.clip(share, 0, 1) * problem.upper
         (a_s,) = iterates.products(problem, a[None])
@@ -243,8 +237,8 @@ class Pegasos(Stochastic):
         w <- (1 - 1/t) w + 1 / (lam t k) sum_{j in batch of k, y_j <w, x_j> < 1} y_j x_j,
         w <- w min(1, 1 / (sqrt(lam) |w|)),
 
-    with an optional projection. On dense linear problems the update is an optax chain of the pieces in `transforms.py`;
-    sparse and kernel problems take the same steps in a scaled form (`iterates.py`).
+    with an optional projection, in a scaled form (`iterates.py`). `transforms.py` has the same steps as pieces of an
+    optax chain, which streams take.
 
     Problems: hinge and box problems without an equality (a regularised bias, or none).
     Cost of a step: O(k d) for linear kernels and low-rank Grams, whatever n; O(entries of the batch) for CSR points;
@@ -306,9 +300,7 @@ class Pegasos(Stochastic):
         schedule = self.schedule
         if schedule is None:
             schedule = gentle(lam, first, after) if self.offset is None else inverse_time(lam, self.offset)
-        parts = [pegasos_transform(lam, schedule)]
-        parts += [] if radius is None else [project_onto_ball(radius)]
-        return Rule(lam, schedule, radius, optax.chain(*parts))
+        return Rule(lam, schedule, radius)
 
     def worth(self, problem: BoxForm, gap: Number) -> Float[Array, ""]:
         """Return the steps after which the bound `(sqrt(lam) + r)^2 / (2 lam T)` is the gap of the mean loss."""
@@ -397,9 +389,9 @@ class Pegasos(Stochastic):
         return average_of(state.chain)[state.d :].sum()
 
     def _stream(self, lam: Any, first: Any) -> optax.GradientTransformation:
-        radius = lax.rsqrt(lam) if self.projection else None
-        average = average_iterates(self.average, self.steps_before_average)
-        return optax.chain(self._rule(lam, radius, first, jnp.inf).transform, average)
+        parts = [pegasos_transform(lam, self._rule(lam, None, first, jnp.inf).schedule)]
+        parts += [project_onto_ball(lax.rsqrt(lam))] if self.projection else []
+        return optax.chain(*parts, average_iterates(self.average, self.steps_before_average))
 
 
 @jax.tree_util.register_dataclass
@@ -424,3 +416,70 @@ class StreamState:
     first: Float[Array, ""]
     loss: Float[Array, ""]
     d: int = dataclasses.field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BallSGD(Stochastic):
+    """SGD on the hinge over a ball: `min sum_i U_i max(0, 1 - y_i <w, phi_i>)` over `|w| <= B`.
+
+    Step t is
+
+        w <- w + B / (r sqrt(t) k) sum_{j in batch of k, y_j <w, phi_j> < 1} y_j phi_j
+        w <- w min(1, B / |w|)
+
+    with `r^2 = max_i K_ii`. The ball replaces the regulariser: if `B = |w*|` of the problem's C, its optimum is the
+    SVM's. The certificate is that of the SVM, so for any other B its gap ends above 0 (the `|w|^2` of a fit is
+    `dual_coef' K dual_coef`).
+
+    Problems: hinge and box problems without an equality (a regularised bias, or none).
+    Cost of a step: that of `Pegasos`.
+    Rate: the mean hinge loss of the mean of the iterates is within `O(r B / sqrt(T))` of the best in the ball.
+    Source: the row "SGD" of table 1 in Cotter, Shalev-Shwartz, Srebro 2012.
+
+    Attributes:
+        radius: B, > 0.
+        steps: Maximum number of steps, >= 0; n / batch are a pass over the data.
+        batch: Samples of a step, 1 <= batch <= n; static.
+        tol: Relative gap of the SVM at which to stop earlier, > 0.
+        average: The returned w: "uniform" (mean of the iterates), "linear", "suffix" or "last"; static.
+        order: "permuted" (each sample once a pass, in a fresh order) or "random" (with replacement); static.
+        schedule: Optax schedule of step sizes, by the number of steps taken; None: `B / (r sqrt(t))`. Static.
+        check_every: Steps in a chunk of the driver; static.
+        refresh_every: Steps between certificates; None: about five passes, later a fifth of the steps taken. Static.
+
+    Raises:
+        InputError: On options out of range; when a problem with a free bias, or of fewer samples than `batch`, is
+            solved.
+    """
+
+    bit = 8
+
+    radius: Number
+    steps: Count = 10_000
+    batch: int = dataclasses.field(default=16, metadata={"static": True})
+    tol: Number = 1e-3
+    average: str = dataclasses.field(default="uniform", metadata={"static": True})
+    order: str = dataclasses.field(default="permuted", metadata={"static": True})
+    schedule: optax.Schedule | None = dataclasses.field(default=None, metadata={"static": True})
+    check_every: int = dataclasses.field(default=100, metadata={"static": True})
+    refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        require_options(self)
+
+    def rule(self, problem: BoxForm) -> Rule:
+        """Return steps `B / (r sqrt(t))` without shrinking, and the ball."""
+        radius = jnp.asarray(self.radius, problem.dtype)
+        r = jnp.sqrt(jnp.where(problem.present, problem.diagonal, 0).max())
+
+        def inverse_root(count: Any) -> Any:
+            return radius / (jnp.where(r > 0, r, 1) * jnp.sqrt(jnp.asarray(count + 1, problem.dtype)))
+
+        schedule = inverse_root if self.schedule is None else self.schedule
+        return Rule(jnp.zeros((), problem.dtype), schedule, radius)
+
+    def worth(self, problem: BoxForm, gap: Number) -> Float[Array, ""]:
+        """Return the steps after which the bound `r B / sqrt(T)` is the gap of the mean loss."""
+        r = jnp.sqrt(jnp.where(problem.present, problem.diagonal, 0).max())
+        return (r * self.radius / gap) ** 2

@@ -1,1 +1,0 @@
-"""Baselines of the papers: perceptrons and stochastic descent in a ball."""
