@@ -50,8 +50,7 @@ from jaxsvm.results.status import Status
 from jaxsvm.runtime.cache import keep_programs, keep_programs_as_set
 from jaxsvm.runtime.meshes import shard_lanes
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
-from jaxsvm.solvers.around.polished import polished
-from jaxsvm.solvers.around.sampled import sampled
+from jaxsvm.solvers.around.on_simplex import polished, sampled
 from jaxsvm.solvers.around.screened import screened
 from jaxsvm.solvers.box.dual_coordinate_ascent import SDCA
 from jaxsvm.solvers.box.interior_point import InteriorPoint

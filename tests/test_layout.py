@@ -50,7 +50,7 @@ LINES = {
     "derivatives": 506,
     "designs": 2_485,
     "estimators": 3_083,
-    "face": 323,
+    "face": 322,
     "gram": 1_457,
     "kernels": 975,
     "loop": 2_772,
@@ -65,10 +65,10 @@ LINES = {
     "results": 658,
     "runtime": 1_242,
     "screening": 815,
-    "solvers": 6_404,
+    "solvers": 6_371,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1808, 268
+OWN_IMPORTS, FILES = 1801, 268
 """Lines that import from this library, and files."""
 
 

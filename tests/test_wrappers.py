@@ -25,11 +25,10 @@ from jaxsvm import (
     screened,
 )
 from jaxsvm import StochasticBatchPerceptron as SBP
-from jaxsvm.solvers.around.polished import Polished
-from jaxsvm.solvers.around.sampled import Sampled
+from jaxsvm.solvers.around.on_simplex import Polished, Sampled
 from jaxsvm.solvers.around.screened import Screened
 from jaxsvm.solvers.around.wrapper import Wrapper
-from jaxsvm.solvers.contract import Solver, Traits
+from jaxsvm.solvers.contract import SimplexSolver, Solver, Traits
 
 SOLVERS = {
     "FrankWolfe": FrankWolfe(variant="away", tol=1e-2),
@@ -90,21 +89,13 @@ def test_a_wrapper_names_every_member_of_the_contract(name):
     assert not hasattr(Wrapper, "__getattr__")
 
 
-class Told(Solver):
+class Told(SimplexSolver):
     """A solver of nothing, whose every member is another than the default, and whose methods say what was called."""
 
     solves, stop, unroll, patience = ("box", "squared hinge"), "paper", 7, 11
-    traits = Traits(
-        pads=True, large_state=True, takes_start=False, knows_origin=True, has_place=True, searches_vertices=True
-    )
+    traits = Traits(pads=True, large_state=True, takes_start=False, knows_origin=True)
     final_check = "none"
     tol, max_steps, check_every, refresh_every = 0.125, 17, 3, 5
-
-    def place(self, problem, state, alpha, s):
-        return state
-
-    def wants_vertex(self, problem, state):
-        return True
 
     def carries_weights(self, problem):
         return True
@@ -128,9 +119,7 @@ def test_settings_are_the_inner_solvers_but_for_what_a_wrapper_decides(name):
                    "refresh_every", "rows"):  # fmt: skip
         assert getattr(wrapper, member) == OWN[name].get(member, getattr(Told(), member)), member
     assert wrapper.carries_weights(None) and not wrapper.stores(None)
-    sampled = name == "sampled"
-    expected = dataclasses.replace(Told.traits, pads=not sampled, has_place=sampled, searches_vertices=False)
-    assert wrapper.traits == expected
+    assert wrapper.traits == dataclasses.replace(Told.traits, pads=name != "sampled")
 
 
 @pytest.mark.parametrize("names", [names for names in NESTINGS if not allowed(names)], ids="-".join)

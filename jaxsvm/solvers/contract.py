@@ -54,8 +54,6 @@ class Traits:
         carries_sums: Whether every step keeps the products of its `dual_point` as exact as rounding permits.
         knows_origin: Whether `init` also takes an `Origin`, and compiles faster with it.
         finds_both: Whether w and dual variables are found apart: then the best of each are kept, and starts have both.
-        has_place: Whether points lie on the simplex and the solver has `place`: `polished` needs it.
-        searches_vertices: Whether the solver has `wants_vertex` and `at`: `sampled` needs them.
     """
 
     pads: bool = False
@@ -66,8 +64,6 @@ class Traits:
     carries_sums: bool = False
     knows_origin: bool = False
     finds_both: bool = False
-    has_place: bool = False
-    searches_vertices: bool = False
 
 
 class HandOver(NamedTuple):
@@ -225,18 +221,6 @@ class Solver(Generic[P]):
         """Return w in the space of the features, `(d,)`, the constant's weight last."""
         raise NotImplementedError
 
-    def place(self, problem: P, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
-        """Return the state moved to a point `alpha` of the simplex with products `s`, if it `has_place`."""
-        raise NotImplementedError
-
-    def wants_vertex(self, problem: P, state: Any) -> Bool[Array, ""]:
-        """Return whether the next step searches all samples for a vertex; needed if it `searches_vertices`."""
-        raise NotImplementedError
-
-    def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
-        """Return a state at a point `alpha` of the simplex with products `s`, if it `searches_vertices`."""
-        raise NotImplementedError
-
 
 def stop_excess(
     problem: Problem, solver: Solver[Any], point: Array, s: Array, certificate: Certificate
@@ -342,7 +326,7 @@ RULES: dict[str, Callable[[str, Any], None]] = {
 class SimplexSolver(Solver[SimplexForm]):
     """A solver whose state is a point `alpha` of the simplex, with `s = Kt alpha`, `R = alpha . s` and `scale`.
 
-    It implements `at`, which makes the state at a point, and `step`.
+    It implements `at` and `step`; `sampled` and `polished` go around it.
 
     Attributes:
         start: "random", "two-point" or "uniform".
@@ -350,9 +334,16 @@ class SimplexSolver(Solver[SimplexForm]):
     """
 
     solves = SIMPLEX
-    traits = Traits(has_place=True, searches_vertices=True)
     start: str = "uniform"
     draw: int = 20
+
+    def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
+        """Return the state at a point `alpha` with `s = Kt alpha`."""
+        raise NotImplementedError
+
+    def wants_vertex(self, problem: SimplexForm, state: Any) -> Bool[Array, ""]:
+        """Return whether the next step searches all samples for a vertex."""
+        return jnp.asarray(True)
 
     def init(self, problem: SimplexForm, key: Array | None = None, init: "StartLike | None" = None) -> Any:
         return self.at(*start(problem, key, self.start, self.draw, init))
@@ -362,6 +353,7 @@ class SimplexSolver(Solver[SimplexForm]):
         return state._replace(**simplex_point(problem, state.alpha, state.R))
 
     def place(self, problem: SimplexForm, state: Any, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Any:
+        """Return the state moved to a point `alpha` with `s = Kt alpha`."""
         return state._replace(alpha=alpha, s=s, R=alpha @ s)
 
     def dual_point(self, problem: SimplexForm, state: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:

@@ -39,20 +39,12 @@ def _forwarded(name: str) -> Any:
     return method
 
 
-def _passed(name: str) -> Any:
+def _passed(name: str, moves: bool = False) -> Any:
 
     @functools.wraps(getattr(Solver, name))
-    def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:
-        return getattr(self.solver_at(state), name)(*self._given(problem, state), *more)
-
-    return method
-
-
-def _moving(name: str) -> Any:
-
-    @functools.wraps(getattr(Solver, name))
-    def method(self: "Wrapper[Any]", problem: Any, state: Any, *more: Any) -> Any:
-        return self.with_inside(state, getattr(self.solver_at(state), name)(*self._given(problem, state), *more))
+    def method(self: "Wrapper[Any]", problem: Any, state: Any) -> Any:
+        result = getattr(self.solver_at(state), name)(*self._given(problem, state))
+        return self.with_inside(state, result) if moves else result
 
     return method
 
@@ -89,8 +81,8 @@ class Wrapper(Solver[P]):
 
     @property
     def traits(self) -> Traits:
-        """Return the inner solver's: without `place` and vertices, and its products may be those of some samples."""
-        return dataclasses.replace(self.solver.traits, has_place=False, searches_vertices=False, carries_sums=False)
+        """Return the inner solver's, whose products may be those of some samples."""
+        return dataclasses.replace(self.solver.traits, carries_sums=False)
 
     @property
     def inside(self) -> Solver:
@@ -116,18 +108,15 @@ class Wrapper(Solver[P]):
         return self.problem_inside(problem, state), self.state_inside(state)
 
     init = _forwarded("init")
-    step = _moving("step")
-    refresh = _moving("refresh")
+    step = _passed("step", moves=True)
+    refresh = _passed("refresh", moves=True)
     dual_point = _passed("dual_point")
     running_excess = _passed("running_excess")
     feature_weights = _passed("feature_weights")
     full = _passed("full")
-    place = _moving("place")
-    wants_vertex = _passed("wants_vertex")
     stores = _forwarded("stores")
     carries_weights = _forwarded("carries_weights")
     finisher = _forwarded("finisher")
-    at = _forwarded("at")
 
     def counted(self, state: Any, counters: Counters) -> Any:
         return self.with_inside(state, self.solver.counted(self.state_inside(state), counters))

@@ -55,7 +55,7 @@ class FrankWolfe(SimplexSolver):
     """
 
     bit = 0
-    traits = Traits(pads=True, carries_sums=True, has_place=True, searches_vertices=True)
+    traits = Traits(pads=True, carries_sums=True)
 
     variant: str = dataclasses.field(default="smo", metadata={"static": True})
     tol: Number = 1e-4
@@ -73,9 +73,6 @@ class FrankWolfe(SimplexSolver):
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
         R, infinite = alpha @ s, jnp.asarray(jnp.inf, s.dtype)
         return State(alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1))
-
-    def wants_vertex(self, problem: SimplexForm, state: "State") -> Bool[Array, ""]:
-        return jnp.asarray(True)
 
     def step(self, problem: SimplexPart, state: "State") -> "State":
         if self.variant in ("pairwise", "smo"):

@@ -134,8 +134,7 @@ class Iterate(NamedTuple):
 
 def features_of(problem: BoxForm) -> Primal | None:
     """Return the features X with `K = X X'`, if the Gram has them."""
-    x = problem.gram.design
-    spread = problem.gram.spread
+    x, spread = problem.gram.design, problem.gram.spread
     return None if x is None else Primal(x, problem.y, problem.upper, problem.offset == 1, False, spread)
 
 
