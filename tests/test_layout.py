@@ -53,11 +53,11 @@ LINES = {
     "face": 322,
     "gram": 1_457,
     "kernels": 975,
-    "loop": 2_772,
+    "loop": 2_727,
     "model_selection": 1_073,
     "models": 1_788,
     "numerics": 1_665,
-    "path": 2_461,
+    "path": 2_423,
     "plots": 450,
     "points": 401,
     "problems": 3_465,
@@ -65,10 +65,10 @@ LINES = {
     "results": 658,
     "runtime": 1_242,
     "screening": 815,
-    "solvers": 6_371,
+    "solvers": 6_111,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1801, 268
+OWN_IMPORTS, FILES = 1798, 268
 """Lines that import from this library, and files."""
 
 

@@ -17,17 +17,11 @@ from jaxsvm.solvers.contract import NEVER
 
 
 class Chain(NamedTuple):
-    """Fits of f folds at c values of C, as NumPy arrays.
+    """Fits of f folds at c values of C, as NumPy arrays."""
 
-    Attributes:
-        coef: Coefficients of the decision function, `y a`, `(f, c, n)`.
-        bias: Its constants, `(f, c)`.
-        gap: Relative duality gaps, `(f, c)`.
-    """
-
-    coef: np.ndarray
-    bias: np.ndarray
-    gap: np.ndarray
+    coef: np.ndarray  # coefficients of the decision function, `y a`, `(f, c, n)`
+    bias: np.ndarray  # its constants, `(f, c)`
+    gap: np.ndarray  # relative duality gaps, `(f, c)`
 
 
 def solve_chains(

@@ -278,25 +278,15 @@ def _of_nothing(problem: Problem) -> Answer:
 
 
 class Turn(NamedTuple):
-    """What one solver is given of a fit.
+    """What one solver is given of a fit."""
 
-    Attributes:
-        solver: The solver.
-        key: Its random key.
-        init: Where it starts: what the caller of `drive` gave, or weights of all samples.
-        state: The state that it takes over; None if it starts at `init`.
-        back: The solver that follows if this one is a finisher and proves nothing; else None.
-        remaining: The steps that this one may take then.
-        returns: How many finishers came back.
-    """
-
-    solver: Solver
-    key: Array
-    init: Any
-    state: Any = None
-    back: Solver | None = None
-    remaining: int = 0
-    returns: int = 0
+    solver: Solver  # the solver
+    key: Array  # its random key
+    init: Any  # where it starts: what the caller of `drive` gave, or weights of all samples
+    state: Any = None  # the state that it takes over; None if it starts at `init`
+    back: Solver | None = None  # the solver that follows if this one is a finisher and proves nothing; else None
+    remaining: int = 0  # the steps that this one may take then
+    returns: int = 0  # how many finishers came back
 
     def returned(self, better: Fit | None, steps: int) -> "Turn":
         """Return the turn after a finisher of so many steps, from its point if that is better, else from its start."""

@@ -79,25 +79,17 @@ class BoxData(NamedTuple):
     """A box problem as NumPy arrays: `max q'a - a'Qa/2`, `0 <= a <= upper`, `y'a = e`.
 
     `Q_ij = y_i y_j (K_ij + offset)`.
-
-    Attributes:
-        y: Signs, `(n,)`.
-        q: The linear term, `(n,)`.
-        upper: Upper bounds, `(n,)`; 0 for an absent sample.
-        equality: Whether there is the equality, "y"; "" for none; "nu" or "tube" for that of a nu machine, of two
-            classes or of regression, whose groups keep the sums that they have at the start.
-        e: Its right-hand side.
-        start: A feasible point, `(n,)`; None starts at 0.
-        offset: 1.0 with a regularised bias, else 0.0.
     """
 
-    y: np.ndarray
-    q: np.ndarray
-    upper: np.ndarray
+    y: np.ndarray  # signs, `(n,)`
+    q: np.ndarray  # the linear term, `(n,)`
+    upper: np.ndarray  # upper bounds, `(n,)`; 0 for an absent sample
+    # whether there is the equality, "y"; "" for none; "nu" or "tube" for that of a nu machine, of two classes or of
+    # regression, whose groups keep the sums that they have at the start
     equality: str
-    e: float = 0.0
-    start: np.ndarray | None = None
-    offset: float = 0.0
+    e: float = 0.0  # its right-hand side
+    start: np.ndarray | None = None  # a feasible point, `(n,)`; None starts at 0
+    offset: float = 0.0  # 1.0 with a regularised bias, else 0.0
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -111,23 +103,14 @@ class BoxData(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """A solution as NumPy arrays.
+    """A solution as NumPy arrays."""
 
-    Attributes:
-        dual_coef: Coefficients of the decision function, `y a`, `(n,)`.
-        bias: Its constant.
-        certificate: Primal value, dual value and relative gap of both.
-        steps: Pair steps.
-        status: How the solve ended.
-        parameter: The C, or epsilon, that nu stands for; NaN without nu.
-    """
-
-    dual_coef: np.ndarray
-    bias: float
-    certificate: Certificate
-    steps: int
-    status: Status
-    parameter: float = np.nan
+    dual_coef: np.ndarray  # coefficients of the decision function, `y a`, `(n,)`
+    bias: float  # its constant
+    certificate: Certificate  # primal value, dual value and relative gap of both
+    steps: int  # pair steps
+    status: Status  # how the solve ended
+    parameter: float = np.nan  # the C, or epsilon, that nu stands for; NaN without nu
 
     def judged(self, tol: float, definite: bool) -> "Solved":
         """Return the solution with its verdict, or with its own status above `tol`; no certificate if indefinite."""

@@ -38,30 +38,18 @@ from jaxsvm.solvers.start import Resumed, Start
 
 
 class Progress(NamedTuple):
-    """Where a solve is.
+    """Where a solve is."""
 
-    Attributes:
-        state: The solver's state.
-        best: The best certified point, in the numbers that a caller gets.
-        status: Status code, int32 `()`.
-        excess: Running value of the stop rule over its threshold, `()`: at most 1 if the rule seems to hold.
-        refreshed: Step of the last certificate, int32 `()`.
-        earlier: Steps of the fits that this one continues, int32 `()`.
-        lowest: The lowest certified `R` so far, `()`.
-        stalled: Certificates in a row without progress, int32 `()`.
-        refuted: Certificates in a row that did not confirm the running value, int32 `()`.
-        idle: Whether the last chunk left `R` and `excess` unchanged, or `R` 1,000 steps after a certificate, `()`.
-    """
-
-    state: Any
-    best: Answer
-    status: Int[Array, ""]
-    excess: Float[Array, ""]
-    refreshed: Int[Array, ""]
-    earlier: Int[Array, ""]
-    lowest: Float[Array, ""]
-    stalled: Int[Array, ""]
-    refuted: Int[Array, ""]
+    state: Any  # the solver's state
+    best: Answer  # the best certified point, in the numbers that a caller gets
+    status: Int[Array, ""]  # status code
+    excess: Float[Array, ""]  # running value of the stop rule over its threshold: at most 1 if the rule seems to hold
+    refreshed: Int[Array, ""]  # step of the last certificate
+    earlier: Int[Array, ""]  # steps of the fits that this one continues
+    lowest: Float[Array, ""]  # the lowest certified `R` so far
+    stalled: Int[Array, ""]  # certificates in a row without progress
+    refuted: Int[Array, ""]  # certificates in a row that did not confirm the running value
+    # whether the last chunk left `R` and `excess` unchanged, or `R` 1,000 steps after a certificate
     idle: Bool[Array, ""]
 
 

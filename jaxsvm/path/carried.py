@@ -23,28 +23,17 @@ from jaxsvm.solvers.contract import Solver, stop_excess
 
 
 class CarriedPoint(NamedTuple):
-    """A solution, and what it proves of other values of C.
+    """A solution, and what it proves of other values of C."""
 
-    Attributes:
-        a: Its dual point, `(n,)`, as it is returned.
-        products: `p = Qa`, float64 `(n,)`.
-        C: C of its problem, `()`.
-        drift: Bound on the sizes of all terms that were added up in `products`, `()`: the rounding of `products` is
-            proportional to it.
-        w: Two rows: coefficients of a w scaled up until no sample has a loss, and `a`, `(2, n)`; or None.
-        w_products: Products of both rows, float64.
-        valid_up_to: Largest C at which this point still meets `tol`, `()`.
-        scaled_gap: Gap / tol of w scaled up until no sample has a loss, `()`; independent of C.
-    """
-
-    a: Float[Array, " n"]
-    products: Float[Array, " n"]
-    C: Float[Array, ""]
+    a: Float[Array, " n"]  # its dual point, as it is returned
+    products: Float[Array, " n"]  # `p = Qa`, float64
+    C: Float[Array, ""]  # C of its problem
+    # bound on the sizes of all terms that were added up in `products`: the rounding of `products` is proportional to it
     drift: Float[Array, ""]
-    w: Any
-    w_products: Any
-    valid_up_to: Float[Array, ""]
-    scaled_gap: Float[Array, ""]
+    w: Any  # two rows: coefficients of a w scaled up until no sample has a loss, and `a`, `(2, n)`; or None
+    w_products: Any  # products of both rows, float64
+    valid_up_to: Float[Array, ""]  # largest C at which this point still meets `tol`
+    scaled_gap: Float[Array, ""]  # gap / tol of w scaled up until no sample has a loss; independent of C
 
 
 def lengths(problem: BoxProblem) -> Float[Array, " n"]:

@@ -67,25 +67,17 @@ NO_STEPS = np.zeros(4, np.int32)
 
 
 class NextStart(NamedTuple):
-    """The start of the next problem, and the samples that a rule leaves undecided.
+    """The start of the next problem, and the samples that a rule leaves undecided."""
 
-    Attributes:
-        kept: Undecided samples, `(n,)`.
-        start: Their start, and the values of the others, `(n,)`.
-        base: The point of the products, float64: `factor a` of undecided samples, of others their values.
-        products: `Q base`, float64.
-        drift: Drift of the products (`CarriedPoint`), `()`.
-        dual: The dual objective at `base`, `()`.
-        counts: How many samples are undecided, how many of them start between their bounds, and how many kernel rows
-            were computed, `(3,)`.
-    """
-
-    kept: Bool[Array, " n"]
-    start: Float[Array, " n"]
+    kept: Bool[Array, " n"]  # undecided samples
+    start: Float[Array, " n"]  # their start, and the values of the others
+    # the point of the products, float64: `factor a` of undecided samples, of others their values
     base: Float[Array, " n"]
-    products: Float[Array, " n"]
-    drift: Float[Array, ""]
-    dual: Float[Array, ""]
+    products: Float[Array, " n"]  # `Q base`, float64
+    drift: Float[Array, ""]  # drift of the products (`CarriedPoint`)
+    dual: Float[Array, ""]  # the dual objective at `base`
+    # how many samples are undecided, how many of them start between their bounds, and how many kernel rows were
+    # computed
     counts: Int[Array, " 3"]
 
 

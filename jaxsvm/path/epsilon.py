@@ -142,29 +142,19 @@ def epsilon_path(
 
 
 class _Step(NamedTuple):
-    """A fit at C, the interval on which it is within epsilon of the optimum, and what it proves of other values.
+    """A fit at C, the interval on which it is within epsilon of the optimum, and what it proves of other values."""
 
-    Attributes:
-        C: The value.
-        fit: Its fit.
-        lower: Lower end of the interval.
-        upper: Upper end.
-        keep: 1 - epsilon, plus what the rounding of the fit to its dtype may change, so that the proof allows for it.
-        primal: `P` at C.
-        loss: `C X`.
-        dual: `D` at C.
-        point: Coefficients and decision values (without a free bias) of the dual point, and of the squared hinge
-            `sqrt(w_i) x_i`, `(n,)` each.
-    """
-
-    C: float
-    fit: Fit
-    lower: float
-    upper: float
+    C: float  # the value
+    fit: Fit  # its fit
+    lower: float  # lower end of the interval
+    upper: float  # upper end
+    # 1 - epsilon, plus what the rounding of the fit to its dtype may change, so that the proof allows for it
     keep: float
-    primal: float
-    loss: float
-    dual: float
+    primal: float  # `P` at C
+    loss: float  # `C X`
+    dual: float  # `D` at C
+    # coefficients and decision values (without a free bias) of the dual point, and of the squared hinge `sqrt(w_i)
+    # x_i`, `(n,)` each
     point: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 

@@ -19,19 +19,12 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """A warm start: the solution of a related problem, which is known too.
+    """A warm start: the solution of a related problem, which is known too."""
 
-    Attributes:
-        point: Dual point, `(n,)`.
-        margins: `y_i f(x_i)` of `point / R`, `(n,)`.
-        R: Scale of the point, `()`.
-        problem: The problem that it solves.
-    """
-
-    point: Float[Array, " n"]
-    margins: Float[Array, " n"]
-    R: Float[Array, ""]
-    problem: Problem
+    point: Float[Array, " n"]  # dual point
+    margins: Float[Array, " n"]  # `y_i f(x_i)` of `point / R`
+    R: Float[Array, ""]  # scale of the point
+    problem: Problem  # the problem that it solves
 
     @classmethod
     def of(cls, fit: Fit, problem: Problem) -> "Start":
@@ -40,20 +33,13 @@ class Start(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """A warm start for solvers whose steps depend on the number of steps so far, or whose w is not made of `alpha`.
+    """A warm start for solvers whose steps depend on the number of steps so far, or whose w is not made of `alpha`."""
 
-    Attributes:
-        w: Coefficients of w, in primal scale, `(n,)`.
-        point: Dual point, `(n,)`.
-        steps: Steps of this solver that led to it, with those of the fits it continued, `()`; infinite if it comes from
-            another solver.
-        toward: Steps among them that counted as `Counters.toward`, `()`.
-    """
-
-    w: Float[Array, " n"]
-    point: Float[Array, " n"]
+    w: Float[Array, " n"]  # coefficients of w, in primal scale
+    point: Float[Array, " n"]  # dual point
+    # steps of this solver that led to it, with those of the fits it continued; infinite if it comes from another solver
     steps: Float[Array, ""]
-    toward: Float[Array, ""]
+    toward: Float[Array, ""]  # steps among them that counted as `Counters.toward`
 
     @classmethod
     def of(cls, fit: Fit, y: Float[Array, " n"], solver: Counted) -> "Resumed":

@@ -57,24 +57,15 @@ class CoarseToFine:
 
 
 class GridPoint(NamedTuple):
-    """A dual point in primal scale, and the work that it took.
+    """A dual point in primal scale, and the work that it took."""
 
-    Attributes:
-        x: Coefficients, not negative, `(n,)`.
-        f: Margins, `(n,)`.
-        steps: Pair steps or Newton rounds.
-        evaluations: Kernel evaluations.
-        carried: Steps for which f was carried along since it was computed from scratch; None if it is not known for all
-            samples.
-        far: Whether steps ended far from `tol`.
-    """
-
-    x: Float[Array, " n"]
-    f: Float[Array, " n"]
-    steps: int
-    evaluations: int
+    x: Float[Array, " n"]  # coefficients, not negative
+    f: Float[Array, " n"]  # margins
+    steps: int  # pair steps or Newton rounds
+    evaluations: int  # kernel evaluations
+    # steps for which f was carried along since it was computed from scratch; None if it is not known for all samples
     carried: int | None = None
-    far: bool = False
+    far: bool = False  # whether steps ended far from `tol`
 
 
 class Grid:

@@ -174,55 +174,32 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
 
 
 class End(NamedTuple):
-    """The solution of a hinge problem.
+    """The solution of a hinge problem."""
 
-    Attributes:
-        C: C of the problem, `()`; 0 or infinity as long as no solution is known.
-        a: Dual variables, `(n,)`.
-        margins: Margins with the bias, `(n,)`.
-    """
-
-    C: Float[Array, ""]
-    a: Float[Array, " n"]
-    margins: Float[Array, " n"]
+    C: Float[Array, ""]  # C of the problem; 0 or infinity as long as no solution is known
+    a: Float[Array, " n"]  # dual variables
+    margins: Float[Array, " n"]  # margins with the bias
 
 
 class Search(NamedTuple):
-    """State of the search for C.
+    """State of the search for C."""
 
-    Attributes:
-        C: Current C, `()`.
-        low: Solution at the largest C that is known to be too small.
-        high: Solution at the smallest C that is not too small.
-        moves: Number of changes of C, int32 `()`.
-        share: Gap at which hinge problems end, in units of `tol`, `()`: a quarter at first.
-        before: The solver's R at the last refresh with this C, `()`.
-    """
-
-    C: Float[Array, ""]
-    low: End
-    high: End
-    moves: Int[Array, ""]
-    share: Float[Array, ""]
-    before: Float[Array, ""]
+    C: Float[Array, ""]  # current C
+    low: End  # solution at the largest C that is known to be too small
+    high: End  # solution at the smallest C that is not too small
+    moves: Int[Array, ""]  # number of changes of C
+    share: Float[Array, ""]  # gap at which hinge problems end, in units of `tol`: a quarter at first
+    before: Float[Array, ""]  # the solver's R at the last refresh with this C
 
 
 class Reached(NamedTuple):
-    """The best w and the best p so far, perhaps of different C.
+    """The best w and the best p so far, perhaps of different C."""
 
-    Attributes:
-        w: Coefficients of w, `|w| <= 1`, `(n,)`.
-        w_row: `Q w`, `(n,)`.
-        p: Distribution, `(n,)`.
-        row: `Qp`, `(n,)`.
-        bound: Bound on all levels by p, `()`.
-    """
-
-    w: Float[Array, " n"]
-    w_row: Float[Array, " n"]
-    p: Float[Array, " n"]
-    row: Float[Array, " n"]
-    bound: Float[Array, ""]
+    w: Float[Array, " n"]  # coefficients of w, `|w| <= 1`
+    w_row: Float[Array, " n"]  # `Q w`
+    p: Float[Array, " n"]  # distribution
+    row: Float[Array, " n"]  # `Qp`
+    bound: Float[Array, ""]  # bound on all levels by p
 
 
 class State(NamedTuple):

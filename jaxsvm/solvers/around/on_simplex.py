@@ -278,33 +278,21 @@ def _drawn_gradient(
 
 
 class SampledState(NamedTuple):
-    """State of a sampled solver.
+    """State of a sampled solver."""
 
-    Attributes:
-        inner: The inner solver's state on q places of the buffer and r drawn places; the latter are empty between
-            steps.
-        indices: Vertex of each place of the buffer, `(q,)`; a place of weight 0 is free.
-        failures: Draws in a row without a violator, int32 `()`.
-        first: Vertex that the next draw must include, or -1, int32 `()`.
-        threshold: A draw has no violator if its estimate of the stop rule's excess is at most this, `()`: 1, halved
-            after each full check that ended nothing.
-        key: The random key.
-        was_full: Whether the buffer was full at the last refresh, `()`.
-        alpha: Weights of all samples at the last refresh, `(n,)`; no step changes it.
-        s: `Kt alpha`, `(n,)`.
-        present: The samples that are drawn.
-    """
-
+    # the inner solver's state on q places of the buffer and r drawn places; the latter are empty between steps
     inner: Any
-    indices: Int[Array, " q"]
-    failures: Int[Array, ""]
-    first: Int[Array, ""]
+    indices: Int[Array, " q"]  # vertex of each place of the buffer; a place of weight 0 is free
+    failures: Int[Array, ""]  # draws in a row without a violator
+    first: Int[Array, ""]  # vertex that the next draw must include, or -1
+    # a draw has no violator if its estimate of the stop rule's excess is at most this: 1, halved after each full check
+    # that ended nothing
     threshold: Float[Array, ""]
-    key: Array
-    was_full: Bool[Array, ""]
-    alpha: Float[Array, " n"]
-    s: Float[Array, " n"]
-    present: Present
+    key: Array  # the random key
+    was_full: Bool[Array, ""]  # whether the buffer was full at the last refresh
+    alpha: Float[Array, " n"]  # weights of all samples at the last refresh; no step changes it
+    s: Float[Array, " n"]  # `Kt alpha`
+    present: Present  # the samples that are drawn
 
     R = property(lambda self: self.inner.R)
     gap = property(lambda self: self.inner.gap)

@@ -158,19 +158,12 @@ class Known(NamedTuple):
 
 
 class State(NamedTuple):
-    """State of a screened solver.
+    """State of a screened solver."""
 
-    Attributes:
-        inner: The inner solver's state, on the problem without the inactive samples.
-        inactive: Samples that are masked since they are known to be at 0, `(n,)`.
-        known: Samples decided at the last refresh.
-        definite: Whether the kernel matrix is positive semidefinite, `()`: else the rule is ignored.
-    """
-
-    inner: Any
-    inactive: Bool[Array, " n"]
-    known: Known
-    definite: Bool[Array, ""]
+    inner: Any  # the inner solver's state, on the problem without the inactive samples
+    inactive: Bool[Array, " n"]  # samples that are masked since they are known to be at 0
+    known: Known  # samples decided at the last refresh
+    definite: Bool[Array, ""]  # whether the kernel matrix is positive semidefinite: else the rule is ignored
 
     R = property(lambda self: self.inner.R)
     indefinite = property(lambda self: self.inner.indefinite)

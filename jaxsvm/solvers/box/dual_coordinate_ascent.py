@@ -98,15 +98,10 @@ class SDCA(Solver[BoxForm]):
 
 
 class Visits(NamedTuple):
-    """Order in which samples are visited.
+    """Order in which samples are visited."""
 
-    Attributes:
-        key: The random key.
-        present: The samples, in the order of this epoch.
-    """
-
-    key: Array
-    present: Present
+    key: Array  # the random key
+    present: Present  # the samples, in the order of this epoch
 
     def following(self, t: Int[Array, ""], order: str) -> tuple["Visits", Int[Array, ""]]:
         """Return the sample of step t (from 0), "random" or "permuted"."""
@@ -124,20 +119,11 @@ class Visits(NamedTuple):
 
 
 class State(NamedTuple):
-    """State of dual coordinate ascent.
+    """State of dual coordinate ascent."""
 
-    Attributes:
-        visits: The order of the samples.
-        a: Dual variables, `(n,)`, within the box.
-        s: `Qa`, `(n,)`, updated by each step.
-        R: `-D(a)`, `()`, updated by each step.
-        indefinite: Whether a negative curvature occurred, `()`.
-        counters: Steps (those that moved a variable are `toward`) and kernel evaluations.
-    """
-
-    visits: Visits
-    a: Float[Array, " n"]
-    s: Float[Array, " n"]
-    R: Float[Array, ""]
-    indefinite: Bool[Array, ""]
-    counters: Counters
+    visits: Visits  # the order of the samples
+    a: Float[Array, " n"]  # dual variables, within the box
+    s: Float[Array, " n"]  # `Qa`, updated by each step
+    R: Float[Array, ""]  # `-D(a)`, updated by each step
+    indefinite: Bool[Array, ""]  # whether a negative curvature occurred
+    counters: Counters  # steps (those that moved a variable are `toward`) and kernel evaluations

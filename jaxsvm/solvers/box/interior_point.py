@@ -119,45 +119,26 @@ class InteriorPoint(Solver[BoxForm]):
 
 
 class State(NamedTuple):
-    """State of the interior point method.
+    """State of the interior point method."""
 
-    Attributes:
-        x: The iterate.
-        rest: Rounding error of the iterate in the data's dtype: together they have twice its precision.
-        a: The last feasible point, `(n,)`.
-        s: `Qa`, `(n,)`.
-        R: `-D(a)`, `()`.
-        left: The sum of the products over the objective, `()`.
-        indefinite: Never set: the diagonal hides a negative curvature.
-        counters: Steps and kernel evaluations.
-    """
-
-    x: "Iterate"
-    rest: "Iterate"
-    a: Float[Array, " n"]
-    s: Float[Array, " n"]
-    R: Float[Array, ""]
-    left: Float[Array, ""]
-    indefinite: Bool[Array, ""]
-    counters: Counters
+    x: "Iterate"  # the iterate
+    rest: "Iterate"  # rounding error of the iterate in the data's dtype: together they have twice its precision
+    a: Float[Array, " n"]  # the last feasible point
+    s: Float[Array, " n"]  # `Qa`
+    R: Float[Array, ""]  # `-D(a)`
+    left: Float[Array, ""]  # the sum of the products over the objective
+    indefinite: Bool[Array, ""]  # never set: the diagonal hides a negative curvature
+    counters: Counters  # steps and kernel evaluations
 
 
 class Iterate(NamedTuple):
-    """A point strictly inside the bounds; absent samples are at 1 in every field.
+    """A point strictly inside the bounds; absent samples are at 1 in every field."""
 
-    Attributes:
-        a: Dual variables, `(n,)`.
-        t: `U - a`, `(n,)`, kept separately: it may be far smaller than the rounding of U.
-        z: Multipliers of `a >= 0`, `(n,)`.
-        w: Multipliers of `a <= U`, `(n,)`.
-        v: The bias, or feature weights and the bias, `(p,)`.
-    """
-
-    a: Float[Array, " n"]
-    t: Float[Array, " n"]
-    z: Float[Array, " n"]
-    w: Float[Array, " n"]
-    v: Float[Array, " p"]
+    a: Float[Array, " n"]  # dual variables
+    t: Float[Array, " n"]  # `U - a`, kept separately: it may be far smaller than the rounding of U
+    z: Float[Array, " n"]  # multipliers of `a >= 0`
+    w: Float[Array, " n"]  # multipliers of `a <= U`
+    v: Float[Array, " p"]  # the bias, or feature weights and the bias
 
 
 def steps_worth(problem: BoxForm) -> int | None:

@@ -98,18 +98,11 @@ class SMO(Solver[BoxForm]):
 
 
 class State(NamedTuple):
-    """State of SMO.
+    """State of SMO."""
 
-    Attributes:
-        a: Dual variables, `(n,)`, within the box and on the equality up to rounding; bounds are met exactly.
-        s: `Qa`, `(n,)`, updated by each step.
-        R: `-D(a)`, `()`, updated by each step.
-        indefinite, counters: See `jaxsvm.solvers.contract.Solver`.
-    """
-
-    a: Float[Array, " n"]
-    s: Float[Array, " n"]
-    R: Float[Array, ""]
+    a: Float[Array, " n"]  # dual variables, within the box and on the equality up to rounding; bounds are met exactly
+    s: Float[Array, " n"]  # `Qa`, updated by each step
+    R: Float[Array, ""]  # `-D(a)`, updated by each step
     indefinite: Bool[Array, ""]
     counters: Counters
 

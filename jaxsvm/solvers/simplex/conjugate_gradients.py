@@ -80,28 +80,17 @@ class ConjugateGradients(SimplexSolver):
 
 
 class State(NamedTuple):
-    """State of conjugate gradients.
+    """State of conjugate gradients."""
 
-    Attributes:
-        alpha: Weights on the simplex, `(n,)`.
-        s: `Kt alpha`, `(n,)`.
-        r: Residual: the negative gradient on the support, projected on `sum p = 0`, `(n,)`.
-        p: Direction, `(n,)`.
-        R: `alpha . s`, `()`.
-        indefinite: Never set: a direction of negative curvature ends in no step.
-        counters: Steps and kernel evaluations.
-        scale: Ratio of the coefficients to alpha at the last refresh, `()`.
-        rest: Rounding errors of the four vectors in the data's dtype: together they have twice its precision.
-    """
-
-    alpha: Float[Array, " n"]
-    s: Float[Array, " n"]
-    r: Float[Array, " n"]
-    p: Float[Array, " n"]
-    R: Float[Array, ""]
-    indefinite: Bool[Array, ""]
-    counters: Counters
-    scale: Float[Array, ""]
+    alpha: Float[Array, " n"]  # weights on the simplex
+    s: Float[Array, " n"]  # `Kt alpha`
+    r: Float[Array, " n"]  # residual: the negative gradient on the support, projected on `sum p = 0`
+    p: Float[Array, " n"]  # direction
+    R: Float[Array, ""]  # `alpha . s`
+    indefinite: Bool[Array, ""]  # never set: a direction of negative curvature ends in no step
+    counters: Counters  # steps and kernel evaluations
+    scale: Float[Array, ""]  # ratio of the coefficients to alpha at the last refresh
+    # rounding errors of the four vectors in the data's dtype: together they have twice its precision
     rest: tuple[Array, ...]
 
 

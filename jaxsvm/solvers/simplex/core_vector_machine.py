@@ -84,26 +84,14 @@ class CoreVectorMachine(SimplexSolver):
 
 
 class State(NamedTuple):
-    """State of a Core Vector Machine: that of Frank-Wolfe, and the core.
+    """State of a Core Vector Machine: that of Frank-Wolfe, and the core."""
 
-    Attributes:
-        alpha: Weights on the simplex, `(n,)`, positive in the core only.
-        s: `Kt alpha`, `(n,)`.
-        R: `alpha . s`, `()`.
-        gap: Frank-Wolfe gap among the candidates of the last step, `()`.
-        indefinite: Whether a negative curvature occurred, `()`.
-        counters: Steps by kind and kernel evaluations.
-        scale: Ratio of the coefficients to alpha at the last refresh, `()`.
-        core: Members of the core set, `(n,)`; it only grows.
-        inner_tol: Current inner tolerance, `()`.
-    """
-
-    alpha: Float[Array, " n"]
-    s: Float[Array, " n"]
-    R: Float[Array, ""]
-    gap: Float[Array, ""]
-    indefinite: Bool[Array, ""]
-    counters: Counters
-    scale: Float[Array, ""]
-    core: Bool[Array, " n"]
-    inner_tol: Float[Array, ""]
+    alpha: Float[Array, " n"]  # weights on the simplex, positive in the core only
+    s: Float[Array, " n"]  # `Kt alpha`
+    R: Float[Array, ""]  # `alpha . s`
+    gap: Float[Array, ""]  # Frank-Wolfe gap among the candidates of the last step
+    indefinite: Bool[Array, ""]  # whether a negative curvature occurred
+    counters: Counters  # steps by kind and kernel evaluations
+    scale: Float[Array, ""]  # ratio of the coefficients to alpha at the last refresh
+    core: Bool[Array, " n"]  # members of the core set; it only grows
+    inner_tol: Float[Array, ""]  # current inner tolerance

@@ -84,25 +84,15 @@ class FrankWolfe(SimplexSolver):
 
 
 class State(NamedTuple):
-    """State of a Frank-Wolfe solver.
+    """State of a Frank-Wolfe solver."""
 
-    Attributes:
-        alpha: Weights on the simplex, `(n,)`; exact zeros outside the active set.
-        s: `Kt alpha`, `(n,)`, updated by each step.
-        R: `alpha . s`, `()`, updated by each step.
-        gap: `G = 2 (R - min_i s_i)` before the last step, `()`; infinite at the start.
-        indefinite: Whether a negative curvature occurred, `()`: the kernel is not positive semidefinite.
-        counters: Steps by kind and kernel evaluations.
-        scale: Ratio of the coefficients to alpha at the last refresh, `()`.
-    """
-
-    alpha: Float[Array, " n"]
-    s: Float[Array, " n"]
-    R: Float[Array, ""]
-    gap: Float[Array, ""]
-    indefinite: Bool[Array, ""]
-    counters: Counters
-    scale: Float[Array, ""]
+    alpha: Float[Array, " n"]  # weights on the simplex; exact zeros outside the active set
+    s: Float[Array, " n"]  # `Kt alpha`, updated by each step
+    R: Float[Array, ""]  # `alpha . s`, updated by each step
+    gap: Float[Array, ""]  # `G = 2 (R - min_i s_i)` before the last step; infinite at the start
+    indefinite: Bool[Array, ""]  # whether a negative curvature occurred: the kernel is not positive semidefinite
+    counters: Counters  # steps by kind and kernel evaluations
+    scale: Float[Array, ""]  # ratio of the coefficients to alpha at the last refresh
 
 
 def _vertex_step(problem: SimplexPart, state: State, may_go_away: bool) -> State:

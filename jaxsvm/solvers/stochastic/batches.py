@@ -26,19 +26,12 @@ CHUNK = MEASURED.rows_per_tile
 
 
 class Draws(NamedTuple):
-    """Order of the samples.
+    """Order of the samples."""
 
-    Attributes:
-        key: The random key.
-        start: Next sample, int32 `()`.
-        stride: Distance to the following sample, coprime to n, int32 `()`.
-        left: Remaining samples of this pass, int32 `()`.
-    """
-
-    key: Array
-    start: Int[Array, ""]
-    stride: Int[Array, ""]
-    left: Int[Array, ""]
+    key: Array  # the random key
+    start: Int[Array, ""]  # next sample
+    stride: Int[Array, ""]  # distance to the following sample, coprime to n
+    left: Int[Array, ""]  # remaining samples of this pass
 
     @staticmethod
     def begin(key: Array) -> "Draws":

@@ -28,18 +28,12 @@ class RunningSums(NamedTuple):
     larger weights for later ones: `a_i = U_i violated_i / visits_i` is the dual point, which is in the box. Clipping
     the counts of violations (`h_i` in units of U) instead was 3 to 35 times farther from the optimum after 100 passes,
     since at the first visits every sample is violated (n = 400, C = 0.1 and 10).
-
-    Attributes:
-        columns: h, u, violated visits, visits (later ones have larger weights), `(n, 4)`.
-        s: The iterate has coefficients `s h`, `()`.
-        p: The average has coefficients `p h + q u`, `()`.
-        q: Scale of u in the average, `()`.
     """
 
-    columns: Float[Array, "n 4"]
-    s: Float[Array, ""]
-    p: Float[Array, ""]
-    q: Float[Array, ""]
+    columns: Float[Array, "n 4"]  # h, u, violated visits, visits (later ones have larger weights)
+    s: Float[Array, ""]  # the iterate has coefficients `s h`
+    p: Float[Array, ""]  # the average has coefficients `p h + q u`
+    q: Float[Array, ""]  # scale of u in the average
 
     @staticmethod
     def begin(h: Float[Array, " n"]) -> "RunningSums":
@@ -107,29 +101,18 @@ def weight_of(since: Any, average: str, dtype: Any) -> Float[Array, ""]:
 
 
 class Rule(NamedTuple):
-    """Scalars of the recursion.
+    """Scalars of the recursion."""
 
-    Attributes:
-        lam: Strength of the regulariser, `()`.
-        schedule: Step sizes by number of steps taken, from 0: an optax schedule.
-        radius: B, `()`; None: no projection.
-    """
-
-    lam: Any
-    schedule: Callable[[Any], Any]
-    radius: Number | None
+    lam: Any  # strength of the regulariser, `()`
+    schedule: Callable[[Any], Any]  # step sizes by number of steps taken, from 0: an optax schedule
+    radius: Number | None  # B, `()`; None: no projection
 
 
 class Iterate(NamedTuple):
-    """The iterate `w = s v`, with s of the sums.
+    """The iterate `w = s v`, with s of the sums."""
 
-    Attributes:
-        v: v, the constant last, `(size,)`, of features; the responses `Q h`, `(n,)`, of a kernel.
-        r2: `|v|^2`, `()`; updated only for a projection.
-    """
-
-    v: Float[Array, " size"]
-    r2: Float[Array, ""]
+    v: Float[Array, " size"]  # v, the constant last, of features; the responses `Q h`, `(n,)`, of a kernel
+    r2: Float[Array, ""]  # `|v|^2`; updated only for a projection
 
 
 def features_of(problem: BoxForm) -> Primal | None:
@@ -157,19 +140,12 @@ def products(problem: BoxForm, points: Float[Array, "k n"]) -> Float[Array, "k n
 
 
 class Move(NamedTuple):
-    """A step on a batch.
+    """A step on a batch."""
 
-    Attributes:
-        batch: The samples, `(b,)`.
-        violated: Samples of too small margins, `(b,)`.
-        g: Minus the coefficients of the subgradient, `(b,)`; 0 for samples that are not violated.
-        taken: Steps before it, int32 `()`.
-    """
-
-    batch: Int[Array, " b"]
-    violated: Bool[Array, " b"]
-    g: Float[Array, " b"]
-    taken: Int[Array, ""]
+    batch: Int[Array, " b"]  # the samples
+    violated: Bool[Array, " b"]  # samples of too small margins
+    g: Float[Array, " b"]  # minus the coefficients of the subgradient; 0 for samples that are not violated
+    taken: Int[Array, ""]  # steps before it
 
 
 def margins_of(problem: BoxForm, v: Float[Array, " size"], index: Int[Array, " b"]) -> Float[Array, " b"]:

@@ -44,31 +44,19 @@ AVERAGES = ("linear", "uniform", "suffix", "last")
 
 
 class State(NamedTuple):
-    """State of the recursion.
+    """State of the recursion."""
 
-    Attributes:
-        draws: The order of the samples.
-        at: The iterate.
-        sums: Coefficients of iterate and average, violated visits.
-        point: Coefficients of w, and a feasible dual point, at the last certificate, `(2, n)`.
-        products: `Q` times both, `(2, n)`.
-        certified: Steps at the last certificate, int32 `()`.
-        before: Steps that led to the start, int32 `()`.
-        R: Mean of the batches' losses, each before its step, `()`.
-        indefinite: Never known.
-        counters: Steps (those on a violated sample are `toward`) and kernel evaluations: n for each violated sample;
-            with features inner products, one for each draw.
-    """
-
-    draws: Draws
-    at: Iterate
-    sums: RunningSums
-    point: Float[Array, "two n"]
-    products: Float[Array, "two n"]
-    certified: Int[Array, ""]
-    before: Int[Array, ""]
-    R: Float[Array, ""]
-    indefinite: Bool[Array, ""]
+    draws: Draws  # the order of the samples
+    at: Iterate  # the iterate
+    sums: RunningSums  # coefficients of iterate and average, violated visits
+    point: Float[Array, "two n"]  # coefficients of w, and a feasible dual point, at the last certificate
+    products: Float[Array, "two n"]  # `Q` times both
+    certified: Int[Array, ""]  # steps at the last certificate
+    before: Int[Array, ""]  # steps that led to the start
+    R: Float[Array, ""]  # mean of the batches' losses, each before its step
+    indefinite: Bool[Array, ""]  # never known
+    # steps (those on a violated sample are `toward`) and kernel evaluations: n for each violated sample; with features
+    # inner products, one for each draw
     counters: Counters
 
 

@@ -130,29 +130,17 @@ class Perceptron(Solver[BoxForm]):
 
 
 class State(NamedTuple):
-    """State of the Perceptron.
+    """State of the Perceptron."""
 
-    Attributes:
-        visits: The order of the samples.
-        h: Mistakes on each sample, `(n,)`: `w = sum_i h_i y_i phi_i`.
-        s: Responses `Qh`, `(n,)`, updated by each step.
-        kept_h: Coefficients of the output, `(n,)`.
-        kept_s: Responses of the output, `(n,)`.
-        before: Steps that led to the start, int32 `()`.
-        R: Number of mistakes, `()`.
-        indefinite: Never set.
-        counters: Steps (mistakes are `toward`) and kernel evaluations.
-    """
-
-    visits: Visits
-    h: Float[Array, " n"]
-    s: Float[Array, " n"]
-    kept_h: Float[Array, " n"]
-    kept_s: Float[Array, " n"]
-    before: Int[Array, ""]
-    R: Float[Array, ""]
-    indefinite: Bool[Array, ""]
-    counters: Counters
+    visits: Visits  # the order of the samples
+    h: Float[Array, " n"]  # mistakes on each sample: `w = sum_i h_i y_i phi_i`
+    s: Float[Array, " n"]  # responses `Qh`, updated by each step
+    kept_h: Float[Array, " n"]  # coefficients of the output
+    kept_s: Float[Array, " n"]  # responses of the output
+    before: Int[Array, ""]  # steps that led to the start
+    R: Float[Array, ""]  # number of mistakes
+    indefinite: Bool[Array, ""]  # never set
+    counters: Counters  # steps (mistakes are `toward`) and kernel evaluations
 
 
 def best_multiple(problem: BoxForm, s: Float[Array, " n"], squared_norm: Float[Array, ""]) -> Float[Array, ""]:

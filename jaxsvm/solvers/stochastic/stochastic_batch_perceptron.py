@@ -164,48 +164,28 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
 
 class Mean(NamedTuple):
-    """Running means over the steps.
+    """Running means over the steps."""
 
-    Attributes:
-        a: Mean of the coefficients, `(n,)`.
-        c: Mean of the responses, `Qa`, `(n,)`.
-        p: Mean of the minimax distributions, `(n,)`.
-        row: Mean of the drawn rows, `(n,)`: `Qp` up to the noise of the draws; exact after a refresh, and with exact
-            supergradients.
-    """
-
-    a: Float[Array, " n"]
-    c: Float[Array, " n"]
-    p: Float[Array, " n"]
+    a: Float[Array, " n"]  # mean of the coefficients
+    c: Float[Array, " n"]  # mean of the responses, `Qa`
+    p: Float[Array, " n"]  # mean of the minimax distributions
+    # mean of the drawn rows: `Qp` up to the noise of the draws; exact after a refresh, and with exact supergradients
     row: Float[Array, " n"]
 
 
 class State(NamedTuple):
-    """State of the Stochastic Batch Perceptron.
+    """State of the Stochastic Batch Perceptron."""
 
-    Attributes:
-        key: The random key.
-        a: Coefficients of the iterate, `(n,)`, not negative: `w = sum_i a_i y_i phi_i`.
-        c: Responses `Qa`, `(n,)`, updated by each step.
-        r2: `|w|^2 <= 1`, `()`, updated by each step.
-        mean: Running means.
-        R: Minus the water level before the last step, `()`.
-        strictness: Factor by which a running gap must be below `tol` to cause a certificate, `()`.
-        before: Steps that led to the start, int32 `()`.
-        indefinite: Whether a computed `|w|^2` was negative, `()`.
-        counters: Steps and kernel evaluations (of distinct rows within a batch).
-    """
-
-    key: Array
-    a: Float[Array, " n"]
-    c: Float[Array, " n"]
-    r2: Float[Array, ""]
-    mean: Mean
-    R: Float[Array, ""]
-    strictness: Float[Array, ""]
-    before: Int[Array, ""]
-    indefinite: Bool[Array, ""]
-    counters: Counters
+    key: Array  # the random key
+    a: Float[Array, " n"]  # coefficients of the iterate, not negative: `w = sum_i a_i y_i phi_i`
+    c: Float[Array, " n"]  # responses `Qa`, updated by each step
+    r2: Float[Array, ""]  # `|w|^2 <= 1`, updated by each step
+    mean: Mean  # running means
+    R: Float[Array, ""]  # minus the water level before the last step
+    strictness: Float[Array, ""]  # factor by which a running gap must be below `tol` to cause a certificate
+    before: Int[Array, ""]  # steps that led to the start
+    indefinite: Bool[Array, ""]  # whether a computed `|w|^2` was negative
+    counters: Counters  # steps and kernel evaluations (of distinct rows within a batch)
 
 
 def _filled(

@@ -122,17 +122,11 @@ ROWS_PER_FETCH = (MEASURED.rows_per_tile, MEASURED.rows_per_tile // 4)
 
 
 class RowCache(NamedTuple):
-    """Rows of the kernel matrix, for the samples that were last in a set.
+    """Rows of the kernel matrix, for the samples that were last in a set."""
 
-    Attributes:
-        rows: Kernel rows, `(m, n)`; `(0, n)` where the Gram operator stores all.
-        owner: Sample of each row, `(m,)`; n if empty.
-        used: Step at which its sample was last in the set, `(m,)`; -1 if empty.
-    """
-
-    rows: Float[Array, "m n"]
-    owner: Int[Array, " m"]
-    used: Int[Array, " m"]
+    rows: Float[Array, "m n"]  # kernel rows; `(0, n)` where the Gram operator stores all
+    owner: Int[Array, " m"]  # sample of each row; n if empty
+    used: Int[Array, " m"]  # step at which its sample was last in the set; -1 if empty
 
 
 def empty_cache(gram: Gram, n: int, m: int) -> RowCache:

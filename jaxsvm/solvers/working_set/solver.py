@@ -180,30 +180,18 @@ def _module(problem: Restrictable) -> Any:
 
 
 class State(NamedTuple):
-    """State of a working-set solver.
+    """State of a working-set solver."""
 
-    Attributes:
-        a: Dual variables, `(n,)`, within their bounds, which are met exactly; of a box on its equality.
-        s: `Qa`, `(n,)`, updated by each step.
-        exact: Sums in twice the precision, as bits in uint32: for a box `s`, `(n, 2)`, or None if `s` is float64; for
-            the squared hinge the classes' parts of `s`, without the ridge, `(2, n, 2)`.
-        R: Objective, `()`, updated by each step.
-        members: The set, `(q,)`; n in an empty place.
-        entered: Step at which each member entered, `(q,)`; -1 in an empty place.
-        K: Kernel values between the members, `(q, q)`, arbitrary in empty places; `(0, 0)` if the Gram operator stores
-            all.
-        cache: Kernel rows, with those of the members.
-        indefinite: Whether a negative curvature occurred, `()`.
-        counters: Steps (sets), the steps on blocks as `toward`, and kernel evaluations.
-    """
-
-    a: Float[Array, " n"]
-    s: Float[Array, " n"]
+    a: Float[Array, " n"]  # dual variables, within their bounds, which are met exactly; of a box on its equality
+    s: Float[Array, " n"]  # `Qa`, updated by each step
+    # sums in twice the precision, as bits in uint32: for a box `s`, or None if `s` is float64; for the squared hinge
+    # the classes' parts of `s`, without the ridge, `(2, n, 2)`
     exact: UInt32[Array, "n 2"] | UInt32[Array, "2 n 2"] | None
-    R: Float[Array, ""]
-    members: Int[Array, " q"]
-    entered: Int[Array, " q"]
+    R: Float[Array, ""]  # objective, updated by each step
+    members: Int[Array, " q"]  # the set; n in an empty place
+    entered: Int[Array, " q"]  # step at which each member entered; -1 in an empty place
+    # kernel values between the members, arbitrary in empty places; `(0, 0)` if the Gram operator stores all
     K: Float[Array, "q q"]
-    cache: RowCache
-    indefinite: Bool[Array, ""]
-    counters: Counters
+    cache: RowCache  # kernel rows, with those of the members
+    indefinite: Bool[Array, ""]  # whether a negative curvature occurred
+    counters: Counters  # steps (sets), the steps on blocks as `toward`, and kernel evaluations

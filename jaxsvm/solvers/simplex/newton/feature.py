@@ -34,21 +34,13 @@ from jaxsvm.solvers.start import weights_of
 
 
 class Iterate(NamedTuple):
-    """A point of the primal, with its slack, gradient, value and gap.
+    """A point of the primal, with its slack, gradient, value and gap."""
 
-    Attributes:
-        w: Weight vector, the constant last, `(size,)`.
-        slack: `1 - y_i h(x_i)`, `(n,)`.
-        gradient: Gradient of the primal at w, `(size,)`.
-        value: Primal value, `()`.
-        gap: Estimate of the relative gap of its dual point, `()`.
-    """
-
-    w: Float[Array, " size"]
-    slack: Float[Array, " n"]
-    gradient: Float[Array, " size"]
-    value: Float[Array, ""]
-    gap: Float[Array, ""]
+    w: Float[Array, " size"]  # weight vector, the constant last
+    slack: Float[Array, " n"]  # `1 - y_i h(x_i)`
+    gradient: Float[Array, " size"]  # gradient of the primal at w
+    value: Float[Array, ""]  # primal value
+    gap: Float[Array, ""]  # estimate of the relative gap of its dual point
 
 
 class History(NamedTuple):

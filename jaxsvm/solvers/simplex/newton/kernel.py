@@ -141,32 +141,20 @@ def _preconditioner(problem: SquaredHingeProblem, active: Bool[Array, " n"], roo
 
 
 class State(NamedTuple):
-    """State of Newton.
+    """State of Newton."""
 
-    Attributes:
-        point: Primal point: `kernel.KernelPoint`, or `feature.Iterate`.
-        alpha: Dual point on the simplex, `(n,)`.
-        s: `Kt alpha`, `(n,)`.
-        R: Primal value of the samples that take part so far, `()`, which decreases.
-        gap: Relative duality gap of the dual point, or an estimate of it, `()`.
-        indefinite: Whether a system was not positive definite, `()`.
-        counters: Steps and kernel evaluations.
-        effort: Kernel space: samples that take part; feature space: Hessian tiles; int32 `()`.
-        rest: Rounding error of the point in the data's dtype: together they have twice its precision.
-        memory: Kernel space: rank of each sample in the order of taking part, `(n,)`, or None if all do at once;
-            feature space: secant pairs of L-BFGS.
-    """
-
-    point: Any
-    alpha: Float[Array, " n"]
-    s: Float[Array, " n"]
-    R: Float[Array, ""]
-    gap: Float[Array, ""]
-    indefinite: Bool[Array, ""]
-    counters: Counters
-    effort: Int[Array, ""]
+    point: Any  # primal point: `kernel.KernelPoint`, or `feature.Iterate`
+    alpha: Float[Array, " n"]  # dual point on the simplex
+    s: Float[Array, " n"]  # `Kt alpha`
+    R: Float[Array, ""]  # primal value of the samples that take part so far, which decreases
+    gap: Float[Array, ""]  # relative duality gap of the dual point, or an estimate of it
+    indefinite: Bool[Array, ""]  # whether a system was not positive definite
+    counters: Counters  # steps and kernel evaluations
+    effort: Int[Array, ""]  # kernel space: samples that take part; feature space: Hessian tiles
+    # kernel space: rank of each sample in the order of taking part, `(n,)`, or None if all do at once; feature space:
+    # secant pairs of L-BFGS
     memory: Any
-    rest: Any
+    rest: Any  # rounding error of the point in the data's dtype: together they have twice its precision
 
 
 def pair_of_classes(problem: SquaredHingeProblem) -> Float[Array, " n"]:
@@ -177,35 +165,21 @@ def pair_of_classes(problem: SquaredHingeProblem) -> Float[Array, " n"]:
 
 
 class KernelPoint(NamedTuple):
-    """A primal point in the span of the samples, `w = sum_i c_i y_i phi(x_i)`.
+    """A primal point in the span of the samples, `w = sum_i c_i y_i phi(x_i)`."""
 
-    Attributes:
-        c: Coefficients, `(n,)`; `y . c = 0` with a free bias.
-        slack: `1 - y_i h(x_i)`, with the bias, `(n,)`; on a solved support exactly `c_i / C_i`.
-    """
-
-    c: Float[Array, " n"]
-    slack: Float[Array, " n"]
+    c: Float[Array, " n"]  # coefficients; `y . c = 0` with a free bias
+    slack: Float[Array, " n"]  # `1 - y_i h(x_i)`, with the bias; on a solved support exactly `c_i / C_i`
 
 
 class Move(NamedTuple):
-    """A step to the lowest point between a point and the Newton point of its active set.
+    """A step to the lowest point between a point and the Newton point of its active set."""
 
-    Attributes:
-        point: Its end.
-        t: Its length, `()`: 1 at the Newton point.
-        settled: Whether it ends at the Newton point with an unchanged active set, `()`.
-        healthy: Whether the system was positive definite, `()`.
-        finite: Whether its entries were finite, `()`.
-        size: Samples in the active set, int32 `()`.
-    """
-
-    point: KernelPoint
-    t: Float[Array, ""]
-    settled: Bool[Array, ""]
-    healthy: Bool[Array, ""]
-    finite: Bool[Array, ""]
-    size: Int[Array, ""]
+    point: KernelPoint  # its end
+    t: Float[Array, ""]  # its length: 1 at the Newton point
+    settled: Bool[Array, ""]  # whether it ends at the Newton point with an unchanged active set
+    healthy: Bool[Array, ""]  # whether the system was positive definite
+    finite: Bool[Array, ""]  # whether its entries were finite
+    size: Int[Array, ""]  # samples in the active set
 
 
 def start(problem: SquaredHingeProblem, key: Array | None, init: Any) -> State:

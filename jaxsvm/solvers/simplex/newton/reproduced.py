@@ -74,22 +74,18 @@ class Known(NamedTuple):
 
 
 class State(NamedTuple):
-    """State of Newton in features: a dual point in primal scale, its margins, objective and relative gap, and more.
-
-    Attributes:
-        known: What is known of the last support.
-        slow: Whether the last step left most of the gap: the rest of the kernel matrix is too large for C.
-        counters: Steps, and systems as `toward`.
-    """
+    """State of Newton in features: a dual point in primal scale, its margins, objective and relative gap, and more."""
 
     x: Float[Array, " n"]
     f: Float[Array, " n"]
     R: Float[Array, ""]
     gap: Float[Array, ""]
-    known: Known
-    slow: Bool[Array, ""]
+    known: Known  # what is known of the last support
+    slow: Bool[
+        Array, ""
+    ]  # whether the last step left most of the gap: the rest of K is too large for C
     indefinite: Bool[Array, ""]
-    counters: Counters
+    counters: Counters  # steps, and systems as `toward`
 
 
 @jax.tree_util.register_dataclass
