@@ -65,7 +65,7 @@ LINES = {
     "results": 658,
     "runtime": 1_242,
     "screening": 815,
-    "solvers": 6_111,
+    "solvers": 6_089,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
 OWN_IMPORTS, FILES = 1798, 268

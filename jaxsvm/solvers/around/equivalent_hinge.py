@@ -83,25 +83,24 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
     def init(self, problem: SlackProblem, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Start at w = 0 and a C of the data's scale; or at the p of another fit and the C that belongs to it."""
         zeros, unit = jnp.zeros((problem.n,), problem.dtype), jnp.ones((), problem.dtype)
-        C, p, a = (
-            1 / _unit(problem),
-            problem.feasible_point(zeros),
-            Origin() if self.solver.traits.knows_origin else None,
-        )
-        reached = Reached(zeros, zeros, p, zeros, problem.volume * problem.highest(p))  # its bound if it proves w = 0
+        C, a = 1 / _unit(problem), Origin() if self.solver.traits.knows_origin else None
+        point = jnp.stack([zeros, problem.feasible_point(zeros)])
+        products = jnp.zeros_like(point)  # without a product: p then bounds the levels as if it proved w = 0
         if init is not None:
             given = resumed(problem, init)
-            w = jnp.where(problem.present, given.w, 0)
-            length = _length(w, problem.matvec(w[None])[0])
-            reached = _reached(problem, w / jnp.where(length > 0, length, 1), problem.feasible_point(given.point))
-            level, length = problem.level(reached.w_row).level, problem.length_of(reached.p, reached.row)
-            known, highest = (level > 0) & (length > 0), problem.highest(reached.p)
+            point = jnp.stack([jnp.where(problem.present, given.w, 0), problem.feasible_point(given.point)])
+            products, p = problem.matvec(point), point[1]
+            length = _length(point[0], products[0])
+            size = jnp.stack([jnp.where(length > 0, length, 1), unit])[:, None]
+            point, products = point / size, products / size
+            level, length = problem.level(products[0]).level, problem.length_of(p, products[1])
+            known, highest = (level > 0) & (length > 0), problem.highest(p)
             total = jnp.where(known, 1 / jnp.where(known, level * length, 1), C / highest)
             C = _within_reach(problem, total * highest)
-            a = reached.p * (C / highest)
+            a = p * (C / highest)
         low, high = End(0 * unit, zeros, zeros), End(jnp.inf * unit, zeros, zeros)
         search = Search(C, low, high, jnp.zeros((), jnp.int32), 0.25 * unit, jnp.inf * unit)
-        return State(self.solver.init(problem.hinge(C), key, a), search, reached)
+        return State(self.solver.init(problem.hinge(C), key, a), search, point, products)
 
     def refresh(self, problem: SlackProblem, state: "State") -> "State":
         """Recompute the state; once the hinge problem is solved, or its steps end in rounding, move to the next C."""
@@ -112,13 +111,13 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         rounding = 4 * jnp.finfo(search.C.dtype).eps * jnp.abs(inner.R)
         ended = (solver.running_excess(hinge, inner) <= 1) | (search.before - rounding <= inner.R)
         following, expected = self._following(problem, search, solved)
-        w, p = _best(problem, state.reached, solved, expected)
-        reached = _reached(problem, *(rounded(row, search.C.dtype) for row in (w, problem.feasible_point(p))))
-        stays = State(inner, search._replace(before=inner.R), reached)
+        point = rounded(_best(problem, state, solved, expected), search.C.dtype)
+        reached = point, problem.matvec(point)
+        stays = State(inner, search._replace(before=inner.R), *reached)
 
         def moved(state: State) -> State:
             begun = solver.init(problem.hinge(following.C), None, expected.a)
-            return like(State(solver.counted(begun, inner.counters), following, reached), state)
+            return like(State(solver.counted(begun, inner.counters), following, *reached), state)
 
         return once(ended, moved, stays)
 
@@ -155,9 +154,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         return following, expected
 
     def dual_point(self, problem: SlackProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
-        """Return the best w and the best p so far, and `Q` times both."""
-        best = state.reached
-        return jnp.stack([best.w, best.p]), jnp.stack([best.w_row, best.row])
+        return state.point, state.products
 
     def solver_at(self, state: "State") -> Solver:
         """Return the hinge solver with the tolerance that the search needs now."""
@@ -192,22 +189,13 @@ class Search(NamedTuple):
     before: Float[Array, ""]  # the solver's R at the last refresh with this C
 
 
-class Reached(NamedTuple):
-    """The best w and the best p so far, perhaps of different C."""
-
-    w: Float[Array, " n"]  # coefficients of w, `|w| <= 1`
-    w_row: Float[Array, " n"]  # `Q w`
-    p: Float[Array, " n"]  # distribution
-    row: Float[Array, " n"]  # `Qp`
-    bound: Float[Array, ""]  # bound on all levels by p
-
-
 class State(NamedTuple):
     """State: the solver's on the hinge problem at C, the search for C, and the best points so far."""
 
     inner: Any
     search: Search
-    reached: Reached
+    point: Float[Array, "two n"]  # the best w, `|w| <= 1`, and the best distribution p so far, perhaps of different C
+    products: Float[Array, "two n"]  # `Q` times both
 
     R = property(lambda self: self.inner.R)
     indefinite = property(lambda self: self.inner.indefinite)
@@ -228,27 +216,29 @@ def _crossing(problem: SlackProblem, low: End, high: End) -> Float[Array, ""]:
     return (left + right) / 2
 
 
-def _best(problem: SlackProblem, reached: Reached, solved: End, expected: End) -> tuple[Array, Array]:
+def _best(problem: SlackProblem, state: State, solved: End, expected: End) -> Float[Array, "two n"]:
     """Return the best w and p among those reached, the solution at C, the expected point, and the limit of large C."""
+    (w, p), (w_row, row) = state.point, state.products
     sizes = jnp.stack([_length(end.a, end.margins) for end in (solved, expected)])
     usable = (sizes > 0) & (jnp.stack([solved.a.sum(), expected.a.sum()]) > 0)
     size = jnp.where(usable, sizes, 1)
     loss = problem.weights @ jnp.maximum(0, 1 - solved.margins)
     inside = jnp.minimum(problem.volume * size[0] / jnp.where(loss > 0, loss, jnp.inf), 1)
     scales = jnp.stack([jnp.ones_like(inside), 1 / size[0], inside / size[0], 1 / size[1]])
-    usable_w = jnp.stack([_length(reached.w, reached.w_row) > 0, usable[0], usable[0] & (inside > 0), usable[1]])
-    ws = jnp.stack([reached.w, solved.a, solved.a, expected.a])
-    rows = jnp.stack([reached.w_row, solved.margins, solved.margins, expected.margins])
+    usable_w = jnp.stack([_length(w, w_row) > 0, usable[0], usable[0] & (inside > 0), usable[1]])
+    rows = jnp.stack([w_row, solved.margins, solved.margins, expected.margins])
     levels = lax.map(lambda c: problem.level(c).level, scales[:, None] * rows)
     of_w = selection.lowest(jnp.where(usable_w, -levels, jnp.inf))
+    w = (scales[:, None] * jnp.stack([w, solved.a, solved.a, expected.a]))[of_w]
 
-    ps, bounds = [reached.p, solved.a, expected.a], [reached.bound]
-    bounds += [jnp.where(usable[k], _bound(problem, ws[2 + k], sizes[k]), jnp.inf) for k in range(2)]
+    ps, lengths = [p, solved.a, expected.a], [problem.length_of(p, row), *jnp.where(usable, sizes, jnp.inf)]
     if few_features(problem.hinge(solved.C)) is not None:
         ps.append(_of_no_w(problem, solved))
-        bounds.append(_bound(problem, ps[-1], problem.length_of(ps[-1], ps[-1])))
-    bounds = jnp.stack(bounds)
-    return (scales[:, None] * ws)[of_w], jnp.stack(ps)[selection.lowest(jnp.where(bounds > 0, bounds, jnp.inf))]
+        lengths.append(problem.length_of(ps[-1], ps[-1]))
+    highest, totals = jnp.stack([problem.highest(p) for p in ps]), jnp.stack([p.sum() for p in ps])
+    bounds = (jnp.stack(lengths) + problem.volume * highest) / jnp.where(totals > 0, totals, 1)
+    p = jnp.stack(ps)[selection.lowest(jnp.where(bounds > 0, bounds, jnp.inf))]
+    return jnp.stack([w, problem.feasible_point(p)])
 
 
 def _of_no_w(problem: SlackProblem, solved: End) -> Float[Array, " n"]:
@@ -264,16 +254,6 @@ def _of_no_w(problem: SlackProblem, solved: End) -> Float[Array, " n"]:
         return jnp.clip(a + change, 0, hinge.upper)
 
     return fori_loop(0, 3, correct, jnp.clip(solved.a, 0, hinge.upper))
-
-
-def _reached(problem: SlackProblem, w: Float[Array, " n"], p: Float[Array, " n"]) -> Reached:
-    w_row, row = problem.matvec(jnp.stack([w, p]))
-    return Reached(w, w_row, p, row, _bound(problem, p, problem.length_of(p, row)))
-
-
-def _bound(problem: SlackProblem, p: Float[Array, " n"], length: Float[Array, ""]) -> Float[Array, ""]:
-    total = p.sum()
-    return (length + problem.volume * problem.highest(p)) / jnp.where(total > 0, total, 1)
 
 
 def _length(a: Float[Array, " n"], row: Float[Array, " n"]) -> Float[Array, ""]:

@@ -81,9 +81,7 @@ class State(NamedTuple):
     R: Float[Array, ""]
     gap: Float[Array, ""]
     known: Known  # what is known of the last support
-    slow: Bool[
-        Array, ""
-    ]  # whether the last step left most of the gap: the rest of K is too large for C
+    slow: Bool[Array, ""]  # whether the last step left most of the gap: the rest of K is too large for C
     indefinite: Bool[Array, ""]
     counters: Counters  # steps, and systems as `toward`
 
