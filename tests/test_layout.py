@@ -53,7 +53,7 @@ LINES = {
     "face": 322,
     "gram": 1_457,
     "kernels": 975,
-    "loop": 2_727,
+    "loop": 2_726,
     "model_selection": 1_073,
     "models": 1_788,
     "numerics": 1_665,
@@ -68,7 +68,7 @@ LINES = {
     "solvers": 6_089,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1798, 268
+OWN_IMPORTS, FILES = 1795, 266
 """Lines that import from this library, and files."""
 
 
