@@ -53,11 +53,11 @@ LINES = {
     "face": 322,
     "gram": 1_457,
     "kernels": 975,
-    "loop": 2_726,
+    "loop": 2_675,
     "model_selection": 1_073,
     "models": 1_788,
     "numerics": 1_665,
-    "path": 2_423,
+    "path": 2_387,
     "plots": 450,
     "points": 401,
     "problems": 3_465,
@@ -65,7 +65,7 @@ LINES = {
     "results": 658,
     "runtime": 1_242,
     "screening": 815,
-    "solvers": 6_089,
+    "solvers": 6_032,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
 OWN_IMPORTS, FILES = 1795, 266

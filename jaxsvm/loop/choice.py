@@ -130,12 +130,7 @@ def certain_solver(problem: Problem) -> Solver:
 def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, ended: bool) -> Solver | None:
     """Return the solver that takes over from a concrete state; None to keep the present one.
 
-    Args:
-        problem: The problem.
-        solver: Its present solver.
-        state: The solver's state.
-        excess: Its gap over its tolerance.
-        ended: Whether it ended without a proof.
+    `excess` is its gap over its tolerance; `ended` says whether it ended without a proof.
     """
     if isinstance(solver, EquivalentHinge):
         hinge = cast(SlackProblem, problem).hinge(state.search.C)

@@ -37,14 +37,9 @@ from jaxsvm.solvers.box.interior_point import affordable
 
 
 def differentiable(problem: Problem, fit: Fit) -> Fit:
-    """Attach the derivatives of the solution with respect to the problem to a fit.
+    """Attach the derivatives of the solution with respect to the problem to a fit; those that it has are dropped.
 
-    Args:
-        problem: The problem, traced for derivatives or not.
-        fit: A fit of it; derivatives that it has are dropped.
-
-    Returns:
-        A fit of equal values. The relative gap, status and counters have no derivative.
+    Its values stay. The relative gap, status and counters have no derivative.
     """
     fit = lax.stop_gradient(fit)
     values, status = values_of(fit), fit.status.code
@@ -62,11 +57,7 @@ def optimal_value(problem: Problem, fit: Fit) -> Float[Array, ""]:
 def solution_on(problem: Differentiable, active: Active, *, sizes: tuple[int, ...], method: str) -> Values:
     """Compute the solution on active sets in twice the precision, with its derivatives, and round both.
 
-    Args:
-        problem: The problem.
-        active: The active sets.
-        sizes: Sizes of the factor, from `plan`.
-        method: How the system is solved, from `plan`.
+    The sizes of the factor and the method are those of `plan`.
     """
     bits = in_double(partial(_solved_on, sizes=sizes, method=method))(lax.stop_gradient(problem), active)
     return in_double(_values_of)(problem, active, bits, None)

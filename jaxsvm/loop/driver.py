@@ -62,17 +62,12 @@ from jaxsvm.solvers.start import Origin, given_start
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How `drive` solves a problem.
+    """How `drive` solves a problem."""
 
-    Attributes:
-        warns: Whether to warn unless the fit converges.
-        may_change: Whether another solver may take over (`second_choice`).
-        provisional: Whether the caller certifies the result again. Certificates on the way then stay in the data's
-            precision, whose products take a third of the time.
-    """
-
-    warns: bool = True
-    may_change: bool = False
+    warns: bool = True  # whether to warn unless the fit converges
+    may_change: bool = False  # whether another solver may take over (`second_choice`)
+    # whether the caller certifies the result again. Certificates on the way then stay in the data's precision, whose
+    # products take a third of the time
     provisional: bool = False
 
 
@@ -158,14 +153,8 @@ def fit(
 def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Fit:
     """Solve a problem under tracing: `fit` for use inside `jit`, `vmap` and `scan`.
 
-    Args:
-        problem: A problem, traced or not.
-        solver: A solver's configuration.
-        key: A random key.
-        init: A `Fit` to continue; weights `(n,)`; a `Start` (which saves a matrix-vector product); or None.
-
-    Returns:
-        The best certified point, differentiable with respect to the problem (`jaxsvm.loop.differentiation`).
+    `init` is a `Fit` to continue; weights `(n,)`; a `Start` (which saves a matrix-vector product); or None. The fit is
+    differentiable with respect to the problem (`jaxsvm.loop.differentiation`).
     """
     require_usable(solver)
     n = problem.n
@@ -203,17 +192,9 @@ def drive(
     callback: Callable[[Fit], Any] | None = None,
     options: Options = DEFAULT,
 ) -> Fit:
-    """Solve a problem on the host: run the solver and those that take over from it.
+    """Solve a problem of concrete arrays on the host: run the solver and those that take over from it.
 
-    Args:
-        problem: A problem of concrete arrays.
-        solver: A solver's configuration.
-        key: A random key.
-        init: A `Fit` to continue; weights `(n,)`; a `Start`; or None.
-        stop: The caller's interruption flag, if it runs several fits; None: the active one.
-        max_seconds: Seconds after which to stop, at the end of a chunk.
-        callback: Called with the best certified `Fit` after every chunk; it stops the solve by returning True.
-        options: How to solve it.
+    Args are those of `fit`, but that `init` may be a `Start`; of a caller that runs several fits `stop` is its flag.
 
     Returns:
         The best certified point, with the status of the last solver and the counters of all.

@@ -138,16 +138,11 @@ def run_passes(
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """What may end a solve from outside.
+    """What may end a solve from outside."""
 
-    Attributes:
-        stop: The flag of Ctrl-C.
-        deadline: Time of the monotonic clock, in seconds, at which to stop; infinite for none.
-        callback: Called with the best certified `Fit`; it stops the solve by returning True. None for none.
-    """
-
-    stop: Interruption
-    deadline: float = math.inf
+    stop: Interruption  # the flag of Ctrl-C
+    deadline: float = math.inf  # time of the monotonic clock, in seconds, at which to stop; infinite for none
+    # called with the best certified `Fit`; it stops the solve by returning True. None for none
     callback: Callable[[Any], Any] | None = None
 
     def over(self) -> bool:
@@ -194,6 +189,7 @@ def _handler() -> tuple[Any, Interruption]:
 
 def estimating(fit: _F) -> _F:
     """Wrap an estimator's `fit`: its drivers share a flag; if scikit-learn called it, Ctrl-C raises after it."""
+
     @functools.wraps(fit)
     def call(*arguments: Any, **named: Any) -> Any:
         flag = _handler()[1]

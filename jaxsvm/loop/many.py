@@ -263,12 +263,9 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
 
 
 def recertified(data: BoxData, dual_coef: np.ndarray, product: np.ndarray) -> tuple[float, Certificate]:
-    """Return the constant and the certificate of coefficients for other kernel values; call it with x64 on.
+    """Return the constant and the certificate of coefficients `y a` for other kernel values; call it with x64 on.
 
-    Args:
-        data: The problem.
-        dual_coef: `y a`, `(n,)`.
-        product: `K (y a)`, `(n,)`, with the other kernel values.
+    `product` is `K (y a)`, `(n,)`, with the other kernel values.
     """
     a, s = data.y * dual_coef, data.y * (product + data.offset * dual_coef.sum())
     bias, certificate = jax.tree.map(np.asarray, _assessed(data.arrays, a, s, data.form))
@@ -312,12 +309,9 @@ def solve_by_driver(
 
 
 def box_problem_of(gram: Gram | None, arrays: Any, form: tuple[str, float]) -> BoxProblem:
-    """Return the problem of `BoxData.arrays`, without the checks of `jaxsvm.box_problem`; traceable.
+    """Return the problem of `BoxData.arrays` and `.form`, without the checks of `jaxsvm.box_problem`; traceable.
 
-    Args:
-        gram: Its Gram operator; None where only a certificate is computed.
-        arrays: y, q, upper, e.
-        form: The equality and the offset of `BoxData`.
+    The Gram operator is None where only a certificate is computed.
     """
     (y, q, upper, e), (equality, offset) = map(jnp.asarray, arrays), form
     one, zero = jnp.ones((), y.dtype), jnp.zeros((), y.dtype)

@@ -55,17 +55,14 @@ class Progress(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Certifying:
-    """How a state is certified. Static: a program that knows that it needs no correction is smaller.
+    """How a state is certified. Static: a program that knows that it needs no correction is smaller."""
 
-    Attributes:
-        may_correct: Whether to look for a better w beside a dual point whose gap is too large (`corrections.beside`).
-        by_features: Whether to compute such a w in the space of few features if the solver does not carry one.
-        provisional: Whether to certify in the data's precision, without an allowance for rounding, because the caller
-            certifies the result again. Products take a third of the time.
-    """
-
+    # whether to look for a better w beside a dual point whose gap is too large (`corrections.beside`)
     may_correct: bool = True
+    # whether to compute such a w in the space of few features if the solver does not carry one
     by_features: bool = True
+    # whether to certify in the data's precision, without an allowance for rounding, because the caller certifies the
+    # result again. Products take a third of the time
     provisional: bool = False
 
 
@@ -323,11 +320,6 @@ def ready(problem: P, solver: Solver, until: Callable[[], bool] | None = None) -
 
     A prepared problem is returned as it is. A caller of several fits on one operator prepares once, before the drivers
     do. The result has `problem.n` samples; `jaxsvm.problems.padding.trimmed` cuts fits of it.
-
-    Args:
-        problem: A problem, traced or not.
-        solver: Its solver.
-        until: Stop waiting for kernel values once it holds, and store none; None: always wait.
     """
     return ready_together([problem], [solver], until=until)[0]
 
@@ -335,7 +327,7 @@ def ready(problem: P, solver: Solver, until: Callable[[], bool] | None = None) -
 def ready_together(
     problems: Sequence[P], solvers: Sequence[Solver], pad: bool = True, until: Callable[[], bool] | None = None
 ) -> list[P]:
-    """Prepare several problems; those on one operator share what is stored of it.
+    """Prepare several problems, each for its solver; those on one operator share what is stored of it.
 
     Args:
         problems: The problems.

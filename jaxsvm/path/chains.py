@@ -66,13 +66,7 @@ def on_host_stacked(fits: list[Fit]) -> Fit:
 
 
 def in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Problem) -> Fit:  # noqa: N803
-    """Stack the fits of all values in order; values that were not reached get the nearest one's point.
-
-    Args:
-        fits: Fits by place.
-        Cs: The values, `(k,)`.
-        problem: The problem, at any value.
-    """
+    """Stack the fits by place in the order of all values; those that were not reached get the nearest one's point."""
     known, logs = dict(fits), np.log(np.maximum(Cs, np.finfo(float).tiny))  # nu may be 0
     for place in range(len(logs)):
         if place not in fits:
@@ -84,10 +78,7 @@ def in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Problem) -> Fit:  # 
 def warn_of_unfinished(fits: list[Fit], Cs: Any, tol: Any) -> None:
     """Say how many fits ended how, from which value on, the largest gap, and what helps; nothing if all converged.
 
-    Args:
-        fits: Fits with a last axis of k.
-        Cs: Their values, `(k,)`.
-        tol: The relative gap that was asked for.
+    The fits have a last axis of k.
     """
     codes = np.stack([np.asarray(fit.status.code) for fit in fits])
     failed = codes != Status.CONVERGED
@@ -116,18 +107,11 @@ def chain_on_host(
     report: Report = None,
     stop: Interruption | None = None,
 ) -> Fit:
-    """Solve all values in increasing order of C, each from the one before.
+    """Solve all values in increasing order of C, each from the one before; the fits are in the order of `Cs`.
 
-    The next value begins when `link` has returned, whatever the status of its fit. Only Ctrl-C and the time limit end
-    the chain early.
-
-    Args:
-        problem: The problem, at any value.
-        Cs: The values, `(k,)`, in any order, which is also that of the fits.
-        link: Solves the next problem: a `Neighbour`, or `jaxsvm.path.carried_chain.CarriedChain`.
-        report: Called with the place and the fit of each value.
-        stop: The caller's interruption flag; None: the active one. After Ctrl-C the running value keeps its last
-            certified point; the rest are INTERRUPTED, without a certificate, at the point of the nearest value.
+    `link`, a `Neighbour` or a `CarriedChain`, solves the next problem, whatever the status of the fit before. Only
+    Ctrl-C and the time limit end the chain early: the running value keeps its last certified point; the rest are
+    INTERRUPTED, without a certificate, at the point of the nearest value. `report` is called with place and fit of each.
     """
     fits: dict[int, Fit] = {}
     with watching(stop) as stop:

@@ -238,19 +238,10 @@ def _step(C: float, problem: Restrictable, fit: Fit, epsilon: float) -> _Step:
 
 
 def without_loss(problem: Restrictable, solver: Solver, fit: Fit, epsilon: float) -> Fit | None:
-    """Lengthen w until no sample has a loss; return the fit if it is within epsilon at every larger C.
+    """Lengthen w until no sample has a loss; return the fit if it is within epsilon at every larger C, else None.
 
     No sample then violates its margin, and primal and dual no longer depend on C: the path ends (Algorithm 1, line 5).
-    Runs on the host.
-
-    Args:
-        problem: A problem.
-        solver: Its solver.
-        fit: Its fit.
-        epsilon: Bound on `1 - D / P`.
-
-    Returns:
-        The fit, certified again; None if its w would be too long, or for the squared hinge, whose loss has no end.
+    The squared hinge has no such end. Runs on the host.
     """
     if not problem.bounded:
         return None

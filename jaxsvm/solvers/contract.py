@@ -227,12 +227,7 @@ def stop_excess(
 ) -> Float[Array, ""]:
     """Return the stop rule's value over its threshold: at most 1 if the rule holds.
 
-    Args:
-        problem: The problem.
-        solver: The solver, for its `tol` and `stop`.
-        point: A dual point; of a simplex problem in any scale.
-        s: Its products.
-        certificate: The certificate of the point.
+    The dual point of a simplex problem may have any scale; s are its products.
     """
     tol = solver.tol
     rule = solver.stop

@@ -28,23 +28,14 @@ def feature_matrix(problem: Problem) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Primal:
-    """The primal problem in w.
+    """The primal problem in w."""
 
-    Attributes:
-        x: The features, `(n, d)`, dense or CSR.
-        y: Signs, `(n,)`.
-        C: Costs of the samples, `(n,)`; 0 for absent ones.
-        constant: Whether w has a last entry for the constant.
-        free: Whether that entry is unregularised.
-        spread: How the samples are spread over a mesh.
-    """
-
-    x: Any
-    y: Float[Array, " n"]
-    C: Float[Array, " n"]
-    constant: bool
-    free: bool
-    spread: Spread | None = None
+    x: Any  # the features, `(n, d)`, dense or CSR
+    y: Float[Array, " n"]  # signs
+    C: Float[Array, " n"]  # costs of the samples; 0 for absent ones
+    constant: bool  # whether w has a last entry for the constant
+    free: bool  # whether that entry is unregularised
+    spread: Spread | None = None  # how the samples are spread over a mesh
 
     @property
     def size(self) -> int:

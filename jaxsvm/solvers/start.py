@@ -131,13 +131,9 @@ def resumed(problem: Problem, init: Any) -> Resumed:
 
 
 def steps_of(init: Resumed, worth: Any) -> Int[Array, ""]:
-    """Return the number of steps a start counts for, int32 `()`: those taken, at most `worth`, at most 2^28.
+    """Return the number of steps a start counts for: those taken, at most 2^28, and as many as its gap is `worth`.
 
     A solver continues with the steps after these: the long first steps of a fresh run would move away from the start.
-
-    Args:
-        init: The start.
-        worth: Steps after which a run reaches its gap, by the bound of its rate, `()`.
     """
     steps = jnp.minimum(init.steps, jnp.where(jnp.isnan(worth), 0, worth))
     return jnp.clip(steps, 1, 2**28).astype(jnp.int32)

@@ -116,13 +116,8 @@ def middles(places: list[int]) -> Iterator[list[tuple[int, int, int]]]:
 def combination(ridge: Array, a: tuple[Array, Array], b: tuple[Array, Array], most: Any) -> tuple[Array, Array]:
     """Return the best dual point of the span of two, `x = s (x_a + w (x_b - x_a))`, and its margins.
 
-    The dual objective on the span is a quadratic, whose maximum needs no product with the kernel matrix.
-
-    Args:
-        ridge: `1 / C_i` of the problem to solve, `(n,)`.
-        a: A point and its margins, `(n,)` each.
-        b: Another point and its margins.
-        most: The largest w, at least 1; the smallest is 0.
+    Each is given with its margins; w is at most `most`, 1 or more. The dual objective on the span is a quadratic, whose
+    maximum needs no product with the kernel matrix.
     """
     (x, f), dx, df = a, b[0] - a[0], b[1] - a[1]
     s, ds = f + ridge * x, df + ridge * dx
@@ -239,20 +234,14 @@ class InFeatures:
     """Newton in the space of features on the values of one grid.
 
     Where features serve by far, values between two solved ones take no product: all are certified together in the end.
-
-    Attributes:
-        Z: The features, `(n, r)`; None once a value was too slow: the rest is too large for C, and for larger ones.
-        tol: The relative gap to reach.
-        run: Calls a program; None after Ctrl-C.
-        known: What is known of the last support.
-        first_gap: The gap that the first product of the last value found.
     """
 
+    # the features; None once a value was too slow: the rest is too large for C, and for larger ones
     Z: Float[Array, "n r"] | None
-    tol: float
-    run: Callable[..., Any]
-    known: Known | None = None
-    first_gap: float = np.inf
+    tol: float  # the relative gap to reach
+    run: Callable[..., Any]  # calls a program; None after Ctrl-C
+    known: Known | None = None  # what is known of the last support
+    first_gap: float = np.inf  # the gap that the first product of the last value found
 
     def point(
         self, problem: SquaredHingeProblem, start: tuple[Any, Any] | None, between: bool = False

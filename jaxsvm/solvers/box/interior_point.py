@@ -327,17 +327,11 @@ def barrier_system(problem: BoxForm) -> "DenseSystem | FeatureSystem":
 
 @dataclasses.dataclass(frozen=True)
 class DenseSystem:
-    """Systems with `Q` as a matrix; v is the bias, or empty.
+    """Systems with `Q` as a matrix; v is the bias, or empty."""
 
-    Attributes:
-        Q: The matrix, `(n, n)`.
-        c: Coefficients of the equality, one column or none, `(n, p)`.
-        e: Right-hand side of the equality, `(p,)`.
-    """
-
-    Q: Float[Array, "n n"]
-    c: Float[Array, "n p"]
-    e: Float[Array, " p"]
+    Q: Float[Array, "n n"]  # the matrix
+    c: Float[Array, "n p"]  # coefficients of the equality, one column or none
+    e: Float[Array, " p"]  # right-hand side of the equality
 
     def start(self, a: Float[Array, " n"]) -> Float[Array, " p"]:
         """Return v for the first iterate."""
@@ -375,23 +369,14 @@ class DenseSystem:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSystem:
-    """Systems with `H = diag(y) (X, more)`; v is `W'a` and the bias.
+    """Systems with `H = diag(y) (X, more)`; v is `W'a` and the bias."""
 
-    Attributes:
-        x: The features, `(n, d)`, dense or CSR.
-        y: Signs, `(n,)`; 0 for absent samples.
-        more: Further columns: the constant of a regularised bias, `y c` of an equality, `(n, p)`.
-        penalty: `P`, `(d + p,)`.
-        e: Zeros, and the right-hand side of the equality, `(d + p,)`.
-        spread: How the samples are spread over a mesh.
-    """
-
-    x: Any
-    y: Float[Array, " n"]
-    more: Float[Array, "n p"]
-    penalty: Float[Array, " dp"]
-    e: Float[Array, " dp"]
-    spread: Spread | None = None
+    x: Any  # the features, `(n, d)`, dense or CSR
+    y: Float[Array, " n"]  # signs; 0 for absent samples
+    more: Float[Array, "n p"]  # further columns: the constant of a regularised bias, `y c` of an equality
+    penalty: Float[Array, " dp"]  # `P`
+    e: Float[Array, " dp"]  # zeros, and the right-hand side of the equality
+    spread: Spread | None = None  # how the samples are spread over a mesh
 
     def start(self, a: Float[Array, " n"]) -> Float[Array, " dp"]:
         """Return v for the first iterate."""

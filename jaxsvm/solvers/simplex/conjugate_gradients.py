@@ -22,13 +22,9 @@ from jaxsvm.solvers.simplex.newton import Newton
 
 
 def finisher_of(problem: SimplexForm, products: int, tol: Number, stop: str) -> Finisher | None:
-    """Return the solver that ends a fit on the simplex, and the pair steps that take as long; None for 0 products.
+    """Return the solver that ends a fit on the simplex, and the pair steps that take as long.
 
-    Args:
-        problem: A simplex problem.
-        products: Matrix-vector products to spend on conjugate gradients.
-        tol: Threshold of the stop rule.
-        stop: The stop rule.
+    `products` with the kernel matrix are to be spent on conjugate gradients; None for 0 of them.
     """
     if not products:
         return None

@@ -134,11 +134,8 @@ def _vertex_step(problem: SimplexPart, state: State, may_go_away: bool) -> State
 def pair_step(problem: SimplexPart, state: Any, candidates: Bool[Array, " n"] | None, second_order: bool) -> Any:
     """Move mass from an active vertex j to the best vertex i (docs/mathematics.md, Steps on the simplex).
 
-    Args:
-        problem: The problem.
-        state: A state with alpha, s, R, gap, indefinite and counters.
-        candidates: The samples that i is chosen among, `(n,)`; None for all.
-        second_order: Whether j is the vertex of the largest decrease, not of the largest s.
+    The best of `candidates`, `(n,)`; None for all. With `second_order` j is the vertex of the largest decrease, else
+    that of the largest s.
     """
     alpha, s, R, D = state.alpha, state.s, state.R, problem.diagonal
     s_i, i = selection.argmin(s if candidates is None else jnp.where(candidates, s, jnp.inf))

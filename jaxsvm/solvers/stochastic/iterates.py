@@ -43,13 +43,9 @@ class RunningSums(NamedTuple):
         return RunningSums(columns, unit, 0 * unit, unit)
 
     def seeded(self, a: Float[Array, " n"], upper: Float[Array, " n"], steps: Any, batch: int) -> "RunningSums":
-        """Return the sums of a continued run: the average is the iterate, and visits give a dual point along a.
+        """Return the sums of a run continued after so many steps to a: visits give a dual point along a.
 
-        Args:
-            a: Dual point, within the box.
-            upper: Upper bounds of a.
-            steps: Number of steps that led to a.
-            batch: Samples of a step.
+        The average is the iterate.
         """
         n, dtype = a.shape[0], a.dtype
         visits = jnp.full((n,), jnp.asarray(steps, dtype) ** 2 * batch / (2 * n), dtype)

@@ -94,16 +94,10 @@ def with_new_members(
 def among(
     K: Float[Array, "q q"], rows: Float[Array, "m n"], slots: Int[Array, " q"], members: Array, places: Int[Array, " f"]
 ) -> Float[Array, "q q"]:
-    """Update the kernel matrix between the members: only the rows of new members are read.
+    """Update the kernel matrix between the members, at the `places` of new ones (q for missing ones).
 
-    Entries of long rows are far apart: reading all q^2 of them took a sixth of a fit of n = 30,000.
-
-    Args:
-        K: Matrix of the last set; entries of empty places are arbitrary.
-        rows: Kernel rows, of which the members' are `rows[slots]`.
-        slots: Indices of the members' rows.
-        members: The set, n in an empty place.
-        places: Places of the new members; q for missing ones.
+    Only the rows of new members are read, `rows[slots]`: entries of long rows are far apart, and reading all q^2 of
+    them took a sixth of a fit of n = 30,000.
     """
     q, place = len(members), jnp.minimum(members, rows.shape[1] - 1)
     new = rows[slots[jnp.minimum(places, q - 1)][:, None], place]
@@ -150,14 +144,7 @@ def enlarged_cache(cache: RowCache, m: int) -> RowCache:
 def fetched(
     gram: Gram, cache: RowCache, members: Int[Array, " q"], step: Int[Array, ""], most: int
 ) -> tuple[RowCache, Int[Array, " q"], Int[Array, ""]]:
-    """Compute missing rows of members, in place of the rows that were used longest ago.
-
-    Args:
-        gram: The Gram operator.
-        cache: The cache, with at least q places.
-        members: Samples, n in an empty place.
-        step: Number of this step.
-        most: Largest possible number of missing rows.
+    """Compute missing rows of members, `most` at most, in place of the rows that were used longest ago.
 
     Returns:
         The cache, the members' indices in it (arbitrary for empty places), and the number of computed rows. If all
