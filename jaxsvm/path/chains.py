@@ -111,7 +111,7 @@ def chain_on_host(
 
     `link`, a `Neighbour` or a `CarriedChain`, solves the next problem, whatever the status of the fit before. Only
     Ctrl-C and the time limit end the chain early: the running value keeps its last certified point; the rest are
-    INTERRUPTED, without a certificate, at the point of the nearest value. `report` is called with place and fit of each.
+    INTERRUPTED, without a certificate, at the nearest point. `report` is called with place and fit of each value.
     """
     fits: dict[int, Fit] = {}
     with watching(stop) as stop:
