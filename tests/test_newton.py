@@ -134,43 +134,6 @@ def test_takes_a_first_order_fit_to_the_floor():
 # --- compiled --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_vmap_over_C_and_over_masks_equals_single_fits():
-    x, y = data()
-    gram, Cs = jaxsvm.gram(RBF(gamma=0.5), x), jnp.array([0.1, 10.0, 1e4, -1.0])
-    lanes = jax.jit(jax.vmap(lambda C: jaxsvm.fit(jaxsvm.svm_problem(gram, y, C), SOLVER)))(Cs)
-    assert list(lanes.status.name) == ["CONVERGED"] * 3 + ["INFEASIBLE"]
-    for lane, C in enumerate(Cs[:3]):
-        single = jaxsvm.fit(jaxsvm.svm_problem(gram, y, C), SOLVER)
-        np.testing.assert_allclose(lanes.alpha[lane], single.alpha, atol=1e-10)
-    weights = jnp.asarray((np.arange(160) % 3 != np.arange(3)[:, None]).astype(float))
-    folds = jax.jit(
-        jax.vmap(lambda weight: jaxsvm.fit(jaxsvm.svm_problem(gram, y, 10.0, sample_weight=weight), SOLVER))
-    )(weights)
-    for lane, weight in enumerate(np.asarray(weights)):
-        single = jaxsvm.fit(jaxsvm.svm_problem(gram, y, 10.0, sample_weight=weight), SOLVER)
-        np.testing.assert_allclose(folds.alpha[lane], single.alpha, atol=1e-10)
-
-
-def test_scan_and_values_do_not_recompile():
-    x, y = data()
-    gram, traces = jaxsvm.gram(RBF(gamma=0.5), x), []
-
-    @jax.jit
-    def solve(Cs, tol):
-        traces.append(1)
-
-        def one(alpha, C):
-            fit = fit_compiled(jaxsvm.svm_problem(gram, y, C), Newton(tol=tol), jax.random.key(0), alpha)
-            return fit.alpha, fit.certificate.relative_gap
-
-        return jax.lax.scan(one, jnp.ones(160) / 160, Cs)[1]
-
-    assert (solve(jnp.array([0.1, 1.0, 10.0]), 1e-8) <= 1e-8).all()
-    assert (solve(jnp.array([2.0, 1e5, 1e-2]), 1e-6) <= 1e-6).all()
-    assert len(traces) == 1
-
-
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
 @pytest.mark.parametrize("bias", ["regularized", "free"])
 def test_lowers_for_every_platform(kernel, bias):

@@ -236,33 +236,6 @@ def test_weight_zero_is_absence(kind, order):
     assert fit.certificate.dual <= exact * (1 + 1e-7) <= fit.certificate.primal * (1 + 2e-7)
 
 
-@pytest.mark.parametrize("kind", ["csr", pytest.param("kernel", marks=pytest.mark.slow)])
-def test_float32_stays_float32(kind):
-    fit = jaxsvm.fit(problem(kind, dtype="float32"), Pegasos(batch=BATCH, tol=3e-2, check_every=CHECK))
-    assert {leaf.dtype for leaf in (fit.alpha, fit.dual_coef, fit.bias, *fit.certificate)} == {jnp.dtype("float32")}
-    assert fit.status.name == "CONVERGED"
-    assert fit.certificate.dual * (1 - 1e-5) <= optimum() <= fit.certificate.primal * (1 + 1e-5)
-
-
-@pytest.mark.parametrize("kind", [pytest.param("csr", marks=pytest.mark.slow), "kernel"])
-def test_jit_and_lanes_over_C_and_seeds_are_the_host_fit(kind):
-    solver, Cs, keys = (
-        Pegasos(batch=BATCH, tol=3e-2, check_every=CHECK),
-        jnp.array([0.3, C]),
-        jax.random.split(jax.random.key(2)),
-    )
-
-    def solve(C, key):
-        return jaxsvm.fit(problem(kind, C), solver, key=key)
-
-    lanes = jax.jit(jax.vmap(jax.vmap(solve, (None, 0)), (0, None)))(Cs, keys)
-    host = solve(C, keys[1])
-    assert (lanes.status.name == "CONVERGED").all()
-    assert int(lanes.steps[1, 1]) == int(host.steps)
-    np.testing.assert_allclose(lanes.dual_coef[1, 1], host.dual_coef, atol=1e-9)
-    assert np.abs(lanes.dual_coef[1, 0] - lanes.dual_coef[1, 1]).max() > 1e-6
-
-
 def test_steps_and_evaluations_are_counted():
     with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
         fit = jaxsvm.fit(problem("kernel"), Pegasos(steps=57, batch=BATCH, tol=1e-9, check_every=CHECK))

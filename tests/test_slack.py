@@ -380,16 +380,6 @@ def test_counters_are_those_of_all_hinge_problems_that_were_solved():
     assert int(jaxsvm.fit(problem, init=fit).steps) == 0
 
 
-@pytest.mark.slow
-def test_lanes_of_nu_are_certified_under_tracing():
-    _, y, K = data()
-    gram = jaxsvm.gram(Precomputed(), K)
-    solve = jax.jit(jax.vmap(lambda nu: jaxsvm.fit(slack_problem(gram, y, nu, bias="none"))))
-    fits = solve(jnp.array([1e-5, 0.08, 1.5]))
-    assert (np.asarray(fits.status.code) == Status.CONVERGED).all()
-    assert float(fits.certificate.dual[1]) == pytest.approx(exact(0.08).level, rel=1e-4)
-
-
 def test_weights_whose_products_underflow_are_refused():
     """They would leave samples out, unsaid; traced ones are a status."""
     _, y, K = data()

@@ -1,6 +1,5 @@
 """SMO on hinge problems and on boxes in general, against exact solutions and scikit-learn."""
 
-import dataclasses
 import functools
 import warnings
 
@@ -146,39 +145,8 @@ def test_17_agrees_with_libsvm(C, weighted):
     assert_certified(fit, truth.hinge_solution(K, y, C, "free", weight), TIGHT)
 
 
-@every_setting
-def test_weight_two_is_duplication_and_weight_zero_absence(variables, bias):
-    _, y, K = data()
-    weight = np.random.default_rng(1).integers(0, 3, N).astype(float)
-    place = np.repeat(np.arange(N), weight.astype(int))
-    wanted = truth.hinge_solution(K[np.ix_(place, place)], y[place], 2.0, bias)
-    fit = solve(2.0, bias, weight=weight, solver=SMO(variables=variables, tol=TIGHT))
-    assert_certified(fit, wanted, TIGHT)
-    a = np.asarray(fit.alpha)
-    assert (a[weight == 0] == 0).all()
-    assert (a <= 2.0 * weight).all()
-
-
 # --- drivers and starts
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bias", [pytest.param("none", marks=pytest.mark.slow), "free"])
-def test_host_and_compiled_drivers_and_lanes_of_C_agree(bias):
-    solver = SMO(tol=1e-6)
-    host = jaxsvm.check(jaxsvm.fit(problem(2.0, bias), solver))
-    single = solve(2.0, bias, solver=solver)
-    assert int(host.steps) == int(single.steps)
-    assert host.kernel_evaluations == single.kernel_evaluations == 2 * N * int(host.steps)
-    np.testing.assert_allclose(host.alpha, single.alpha, atol=1e-12)
-    np.testing.assert_allclose(host.bias, single.bias, atol=1e-12)
-    Cs = jnp.array([0.1, 2.0, -1.0, 30.0])
-    lanes = jax.vmap(lambda C: solve(C, bias, solver=solver))(Cs)
-    assert list(lanes.status.name) == ["CONVERGED", "CONVERGED", "INFEASIBLE", "CONVERGED"]
-    np.testing.assert_allclose(lanes.alpha[1], single.alpha, atol=1e-9)
-    for lane in (0, 1, 3):
-        fit = jax.tree.map(lambda leaf, lane=lane: leaf[lane], lanes)
-        assert_certified(fit, exact(float(Cs[lane]), bias), 1e-6)
 
 
 @pytest.mark.parametrize("bias", [pytest.param("none", marks=pytest.mark.slow), "free"])
@@ -211,19 +179,6 @@ def test_a_fit_is_a_start_on_the_host_and_the_step_cap_is_exact():
     assert float(fit.certificate.dual) <= exact(300.0, "free").optimum <= float(fit.certificate.primal)
     resumed = jaxsvm.check(jaxsvm.fit(problem(300.0, "free"), SMO(tol=1e-8), init=fit))
     assert_certified(resumed, exact(300.0, "free"), 1e-8)
-
-
-def test_prediction_and_compact_models():
-    x, y, _ = data()
-    here = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 2.0, bias="free")
-    fit = jaxsvm.check(jaxsvm.fit(here, SMO(tol=1e-8)))
-    x_new = np.random.default_rng(4).normal(size=(20, 2))
-    wanted = oracle.kernel_matrix("rbf", x_new, x, gamma=0.5) @ (y * exact(2.0, "free").a) + exact(2.0, "free").bias
-    np.testing.assert_allclose(jaxsvm.decision_function(fit, here, x_new), wanted, atol=1e-3)
-    model = jaxsvm.compact(fit, here)
-    np.testing.assert_allclose(
-        jaxsvm.decision_function(model, x_new), jaxsvm.decision_function(fit, here, x_new), atol=1e-12
-    )
 
 
 # --- boxes in general
@@ -377,16 +332,6 @@ def test_named_hard_cases(case, bias):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"tile": 16}, {"rank": N}], ids=["stored", "tiled", "low rank"])
-@pytest.mark.parametrize("bias", ["none", "free"])
-def test_every_gram(options, bias):
-    x, y, _ = data()
-    here = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x, **options), y, 2.0, bias=bias)
-    fit = jaxsvm.check(jaxsvm.fit(here, SMO(tol=1e-6)))
-    assert float(fit.certificate.dual) == pytest.approx(exact(2.0, bias).optimum, rel=1e-5)
-
-
-@pytest.mark.slow
 def test_linear_kernel_without_full_rank():
     x, y, _ = data()
     for bias in BIASES:
@@ -488,14 +433,6 @@ def test_bad_boxes_are_refused(change, message):
 def test_bad_configurations_are_refused(make, message):
     with pytest.raises(jaxsvm.InputError, match=message):
         make()
-
-
-def test_settings_do_not_recompile():
-    """C, tol, weights and the cap are traced."""
-    solve(0.3, "free", solver=dataclasses.replace(SMO(), tol=1e-3, max_steps=100))
-    before = _solve._cache_size()
-    solve(3.0, "free", weight=np.full(N, 2.0), solver=SMO(tol=1e-5, max_steps=1000))
-    assert _solve._cache_size() == before
 
 
 def test_random_fourier_features_make_a_linear_hinge_problem():

@@ -390,18 +390,6 @@ def test_fit_is_certified_and_the_same_compiled():
     assert float(equivalent_C(problem(), host)) == pytest.approx(exact().C, rel=1.0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bias", ["none", "free"])
-def test_lanes_of_nu_are_single_fits(bias):
-    nus, solver = jnp.array([0.02, NU, -1.0, 0.4]), dataclasses.replace(EXACT, tol=2e-2)
-    lanes = jax.vmap(lambda nu: solve(nu, solver, bias))(nus)
-    assert list(lanes.status.name) == ["CONVERGED", "CONVERGED", "INFEASIBLE", "CONVERGED"]
-    for lane in (0, 1, 3):
-        fit = solve(nus[lane], solver, bias)
-        assert int(fit.steps) == int(lanes.steps[lane])
-        np.testing.assert_allclose(lanes.dual_coef[lane], fit.dual_coef, atol=1e-9)
-
-
 def test_single_draws_end_certified_or_at_the_cap_and_resume():
     solver = StochasticBatchPerceptron(steps=500, tol=1e-3)
     with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
@@ -540,30 +528,6 @@ def test_working_sets_solve_it_in_float32():
     assert float(fit.certificate.primal) >= exact().level * (1 - 1e-5)
 
 
-@pytest.mark.slow
-def test_weights_are_duplicates():
-    _, y, K = data()
-    weight = np.random.default_rng(1).integers(0, 3, N).astype(float)
-    solver = dataclasses.replace(EXACT, tol=1e-2)
-    for bias in ("none", "free"):
-        wanted = truth.slack_solution(K, y, NU, bias, weight)
-        fit = jaxsvm.check(jaxsvm.fit(problem(bias=bias, sample_weight=weight), solver))
-        assert float(fit.certificate.dual) <= wanted.level <= float(fit.certificate.primal)
-        assert (np.asarray(fit.dual_coef)[weight == 0] == 0).all()
-        assert (np.asarray(fit.alpha)[weight == 0] == 0).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"tile": 16}, {"rank": N}], ids=["stored", "tiled", "low rank"])
-def test_every_gram_gives_the_same_steps(options):
-    x, y, K = data()
-    here = slack_problem(jaxsvm.gram(RBF(gamma=0.5), x, **options), y, NU, bias="none")
-    solver = StochasticBatchPerceptron(batch=8, steps=200, tol=1e-6)
-    with pytest.warns(jaxsvm.ConvergenceWarning):
-        fit, wanted = jaxsvm.fit(here, solver), jaxsvm.fit(problem(), solver)
-    np.testing.assert_allclose(fit.dual_coef, wanted.dual_coef, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -583,17 +547,3 @@ def test_every_gram_gives_the_same_steps(options):
 def test_bad_configurations_are_refused(make, message):
     with pytest.raises(jaxsvm.InputError, match=message):
         make()
-
-
-@pytest.mark.slow
-def test_paths_over_nu_and_seeds():
-    nus, keys = jnp.array([0.05, 0.2]), jax.random.split(jax.random.key(0), 3)
-    solver = StochasticBatchPerceptron(steps=300, batch=8, tol=1e-9)
-
-    def solve(nu, key):
-        return jaxsvm.fit(problem(nu), solver, key=key)
-
-    fits = jax.jit(jax.vmap(lambda key: jax.vmap(lambda nu: solve(nu, key))(nus)))(keys)
-    assert fits.alpha.shape == (3, 2, N)
-    assert (fits.certificate.dual[:, 1] > fits.certificate.dual[:, 0]).all()
-    assert np.unique(np.asarray(fits.certificate.dual)).size == 6
