@@ -65,10 +65,10 @@ LINES = {
     "results": 658,
     "runtime": 1_242,
     "screening": 815,
-    "solvers": 6_032,
+    "solvers": 6_022,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1795, 266
+OWN_IMPORTS, FILES = 1792, 265
 """Lines that import from this library, and files."""
 
 

@@ -1,4 +1,4 @@
-"""Semismooth Newton: `Newton`, by the steps of `kernel.py` and `feature.py`, and `FeatureNewton` (`reproduced.py`)."""
+"""Semismooth Newton: `Newton` in features (`solver.py`) or by kernel values (`kernel.py`), and `FeatureNewton`."""
 
 from jaxsvm.solvers.simplex.newton.solver import Newton
 

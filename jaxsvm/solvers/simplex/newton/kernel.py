@@ -143,7 +143,7 @@ def _preconditioner(problem: SquaredHingeProblem, active: Bool[Array, " n"], roo
 class State(NamedTuple):
     """State of Newton."""
 
-    point: Any  # primal point: `kernel.KernelPoint`, or `feature.Iterate`
+    point: Any  # primal point: `KernelPoint`, or `Iterate` of `solver.py`
     alpha: Float[Array, " n"]  # dual point on the simplex
     s: Float[Array, " n"]  # `Kt alpha`
     R: Float[Array, ""]  # primal value of the samples that take part so far, which decreases

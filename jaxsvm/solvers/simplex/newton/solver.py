@@ -1,21 +1,32 @@
 """Semismooth Newton on the squared-hinge primal: a finite method, exact to the rounding of the dtype."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
+from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
+from jaxsvm.numerics.linear.conjugate_gradients import conjugate_gradients
+from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
+from jaxsvm.numerics.products import diagonal
+from jaxsvm.points.rows import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
+from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.contract import Solver
-from jaxsvm.solvers.simplex.newton import feature, kernel
-from jaxsvm.solvers.simplex.newton.kernel import State
-from jaxsvm.solvers.start import StartLike
+from jaxsvm.solvers.features import Primal, feature_matrix
+from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.solvers.simplex.newton import kernel
+from jaxsvm.solvers.simplex.newton.kernel import State, pair_of_classes, solve_small_support
+from jaxsvm.solvers.start import StartLike, weights_of
 
 METHODS = ("auto", "cholesky", "cg", "lbfgs")
 
@@ -29,8 +40,7 @@ class Newton(Solver[SquaredHingeProblem]):
     change, and its minimum solves `(B_SS + diag(1 / C_S)) beta_S = 1`; with a free bias the system is bordered by
     `y_S . beta_S = 0`. A step goes toward that point, to the exact minimum on the way: the primal falls with every
     step, no set returns, and so the method ends. For large n, Newton first solves on a random part of the samples,
-    which doubles: the first active set would be all of them. If the Gram has d < n features, w takes the place of beta
-    (`feature.py`).
+    which doubles: the first active set would be all of them. If the Gram has d < n features, w takes the place of beta.
 
     Problems: squared hinge, with any bias.
     Cost of a step: a product with the kernel matrix, and the system on the support: a Cholesky factor up to
@@ -72,12 +82,12 @@ class Newton(Solver[SquaredHingeProblem]):
             raise InputError(f"factor_limit is {self.factor_limit}: at least 1 is needed.")
 
     def stores(self, problem: SquaredHingeProblem) -> bool:
-        return feature.primal_of(problem) is None
+        return primal_of(problem) is None
 
     def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: "StartLike | None" = None) -> State:
-        primal = feature.primal_of(problem)
+        primal = primal_of(problem)
         if primal is not None:
-            return feature.start(problem, primal, init)
+            return start_in_features(problem, primal, init)
         if self.method == "lbfgs":
             raise InputError('method is "lbfgs": it needs features (a linear kernel or a low-rank Gram) with d < n.')
         return kernel.start(problem, key, init)
@@ -87,19 +97,19 @@ class Newton(Solver[SquaredHingeProblem]):
         return _step_in_double(self, problem, state)
 
     def refresh(self, problem: SquaredHingeProblem, state: State) -> State:
-        primal = feature.primal_of(problem)
+        primal = primal_of(problem)
         if primal is None:
             alpha, s = state.alpha.astype(problem.dtype), state.s.astype(problem.dtype)
             alpha, s = alpha / alpha.sum(), s / alpha.sum()
         else:
-            current, alpha, s = feature.refreshed(problem, primal, _whole(state, problem.dtype).point)
+            current, alpha, s = refreshed_in_features(problem, primal, _whole(state, problem.dtype).point)
             counters = state.counters.evaluated(3 * problem.n)
             state = state._replace(point=current, counters=counters, rest=remainder(current, state.point))
         # The coefficients of a fit, numbers of the data's dtype.
         beta = rounded(problem.returned(alpha, alpha @ s), state.alpha.dtype)
         total = beta.sum()
         alpha = beta / total
-        s = problem.matvec(alpha) if primal is None else feature.product(problem, primal, alpha)[1]
+        s = problem.matvec(alpha) if primal is None else product(problem, primal, alpha)[1]
         return state._replace(alpha=beta, s=total * s)
 
     def running_excess(self, problem: SquaredHingeProblem, state: State) -> Float[Array, ""]:
@@ -113,9 +123,9 @@ class Newton(Solver[SquaredHingeProblem]):
 def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) -> State:
     wide = widened(problem)
     current = _whole(state, wide.dtype)
-    primal = feature.primal_of(wide)
+    primal = primal_of(wide)
     if primal is not None:
-        following = feature.step(wide, primal, current, solver.method)
+        following = step_in_features(wide, primal, current, solver.method)
     else:
         following = kernel.step(wide, current, solver.method, solver.factor_limit)
     return like(following._replace(rest=remainder(following.point, state.point)), state)
@@ -124,3 +134,269 @@ def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) 
 def _whole(state: State, dtype: Any) -> State:
     wide = jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, state)
     return wide._replace(point=whole(state.point, state.rest, dtype))
+
+
+# --- in the space of the features, `w (d,)`: no kernel matrix, O(n d) for a product
+#
+# With `slack_i = 1 - y_i h(x_i)` and `beta_i = C_i max(0, slack_i)` the gradient is `g = w - X' (y beta)` and, while
+# the active set `slack > 0` is constant, the Hessian is `I + X_S' C_S X_S`. The constant is another entry of w,
+# regularised or not. The gradient also gives the duality gap: `P(w) - D(beta) = |g|^2 / 2`.
+#
+# The Hessian is by far the most expensive part of a step (n d^2 against n d). If n is much larger than d, a part of the
+# samples suffices for it: steps take as many tiles of rows as they need to keep shrinking the gap (subsampled Newton:
+# Byrd, Chin, Neveitt, Nocedal 2011), and gradients always take all. The secant pairs of L-BFGS, with the partial
+# Hessian as their metric, correct it. For large d conjugate gradients need products only; L-BFGS (Liu and Nocedal 1989)
+# is for comparison.
+
+
+class Iterate(NamedTuple):
+    """A point of the primal, with its slack, gradient, value and gap."""
+
+    w: Float[Array, " size"]  # weight vector, the constant last
+    slack: Float[Array, " n"]  # `1 - y_i h(x_i)`
+    gradient: Float[Array, " size"]  # gradient of the primal at w
+    value: Float[Array, ""]  # primal value
+    gap: Float[Array, ""]  # estimate of the relative gap of its dual point
+
+
+class History(NamedTuple):
+    """Secant pairs of L-BFGS: steps and changes of the gradient, oldest first, `(pairs, size)`; missing ones are 0."""
+
+    steps: Float[Array, "h size"]
+    changes: Float[Array, "h size"]
+
+
+def primal_of(problem: SquaredHingeProblem) -> Primal | None:
+    """Return the primal in the space of the features, if they are fewer than the samples."""
+    x = feature_matrix(problem)
+    constant = problem.offset > 0 or problem.free_bias
+    return None if x is None else Primal(x, problem.y, problem.costs, constant, problem.free_bias, problem.gram.spread)
+
+
+def start_in_features(problem: SquaredHingeProblem, primal: Primal, init: Any) -> State:
+    """Return a state at the solution on a part of the rows, or at `init`."""
+    if init is None:
+        w = subsample_start(primal)
+        slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(w), 0)
+        point = iterate_at(primal, w, slack)
+        alpha = pair_of_classes(problem)
+        s = product(problem, primal, alpha)[1]
+    else:
+        alpha = problem.feasible_point(weights_of(problem, init)[0])
+        w, s = product(problem, primal, alpha)
+        R = alpha @ s
+        slack = jnp.where(primal.C > 0, 1 - problem.margins(alpha, s) / R, 0)
+        point = iterate_at(primal, w / R, slack)
+    tiles = (
+        max(1, primal.tiles // MEASURED.rows_per_start_row)
+        if primal.tiles * SIZES.largest_direct_system >= 256 * primal.size
+        else None
+    )
+    infinite, counters = jnp.asarray(jnp.inf, problem.dtype), Counters.zero().evaluated(4 * problem.n)
+    effort = jnp.asarray(primal.tiles if tiles is None else tiles, jnp.int32)
+    memory, rest = no_history(primal), jax.tree.map(jnp.zeros_like, point)
+    return State(point, alpha, s, point.value, infinite, jnp.asarray(False), counters, effort, memory, rest)
+
+
+def product(
+    problem: SquaredHingeProblem, primal: Primal, alpha: Float[Array, " n"]
+) -> tuple[Float[Array, " size"], Float[Array, " n"]]:
+    """Return `w = X' (y alpha)` with the bias, and `s = Kt alpha`, O(n d)."""
+    w = primal.transposed(primal.y * alpha)
+    if problem.free_bias:
+        w = w.at[-1].set(0)
+    margins = primal.y * primal.product(w)
+    if problem.free_bias:
+        bias = best_bias(margins, problem.y, primal.C, alpha @ (margins + problem.ridge * alpha))
+        w, margins = w.at[-1].set(bias), margins + problem.y * bias
+    return w, margins + problem.ridge * alpha
+
+
+def dual_of(
+    problem: SquaredHingeProblem, primal: Primal, slack: Float[Array, " n"]
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Return the dual point of a slack, and its `s`.
+
+    For large C and a tiny slack, `C slack` keeps few digits: a small support is then solved by its own system.
+    """
+    active = slack > 0
+    beta = solve_small_support(problem, active, primal.C * jnp.maximum(slack, 0))
+    alpha = problem.feasible_point(beta)
+    return alpha, product(problem, primal, alpha)[1]
+
+
+def refreshed_in_features(problem: SquaredHingeProblem, primal: Primal, point: Iterate) -> tuple[Iterate, Array, Array]:
+    """Recompute the slack of a point; also return its dual point on the simplex with its `s`."""
+    slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(point.w), 0)
+    return point._replace(slack=slack), *dual_of(problem, primal, slack)
+
+
+def step_in_features(problem: SquaredHingeProblem, primal: Primal, state: State, method: str) -> State:
+    """Take a step by a method; "auto" factors the Hessian for few features, else uses conjugate gradients."""
+    if method == "auto":
+        method = "cholesky" if primal.size <= SIZES.largest_direct_system else "cg"
+    current, memory, effort = state.point, state.memory, state.effort
+    finite = jnp.asarray(True)
+    if method == "lbfgs":
+        following, memory, finite = lbfgs_move(primal, current, memory)
+    elif method == "cg":
+        following, finite = cg_move(primal, current)
+    else:
+        following, memory, finite = newton_move(primal, current, effort, memory)
+        # If a part of the Hessian no longer shrinks the gap tenfold, take more of it.
+        slow = ~(following.gap <= 0.1 * state.gap) & jnp.isfinite(state.gap)
+        effort = jnp.where(slow, jnp.minimum(4 * effort, primal.tiles), effort)
+    return state._replace(
+        point=following,
+        R=jnp.where(finite, following.value, jnp.nan),
+        gap=following.gap,
+        counters=state.counters.stepped(3 * problem.n),
+        effort=effort,
+        memory=memory,
+    )
+
+
+def iterate_at(primal: Primal, w: Float[Array, " size"], slack: Float[Array, " n"]) -> Iterate:
+    """Compute value and gradient at w, from its slack."""
+    beta = primal.C * jnp.maximum(slack, 0)
+    gradient = primal.penalty * w - primal.transposed(primal.y * beta)
+    value = (w @ (primal.penalty * w) + beta @ jnp.maximum(slack, 0)) / 2
+    return Iterate(w, slack, gradient, value, jnp.asarray(jnp.inf, w.dtype))
+
+
+def move(primal: Primal, current: Iterate, direction: Float[Array, " size"], reach: float) -> Iterate:
+    """Return the lowest point along a direction, up to `reach` times its length; `current` if none is lower."""
+    change = -primal.y * primal.product(direction)
+    regular = primal.penalty * direction
+    enough = SLOPE_LEFT * jnp.abs(current.gradient @ direction)
+    t = hinge_minimum(
+        current.slack, change, primal.C, current.w @ regular, direction @ regular, (0.0, reach), 1.0, enough
+    )
+    following = iterate_at(primal, current.w + t * direction, current.slack + t * change)
+    # When values differ by rounding only, a smaller gradient tells the better point.
+    rounding = 8 * jnp.finfo(t.dtype).eps * current.value
+    nearer = (following.value <= current.value + rounding) & (
+        following.gradient @ following.gradient < current.gradient @ current.gradient
+    )
+    lower = (following.value < current.value) | nearer
+    return jax.tree.map(lambda new, old: jnp.where(lower, new, old), following, current)
+
+
+def newton_move(
+    primal: Primal, current: Iterate, tiles: Any, history: History
+) -> tuple[Iterate, History, Bool[Array, ""]]:
+    """Take a Newton step with a Hessian of so many tiles and, unless they are all, secant pairs.
+
+    Returns:
+        The next point, the pairs, and whether the direction was finite.
+    """
+    H = primal.hessian(jnp.where(current.slack > 0, primal.C, 0), tiles)
+    # Scale to a unit diagonal, so that features of different scales cost no digits.
+    squares = diagonal(H)
+    scale = 1 / jnp.sqrt(jnp.where(squares > 0, squares, 1))
+    jitter = 4 * primal.size * jnp.finfo(H.dtype).eps
+    scaled = H * jnp.outer(scale, scale) + jitter * jnp.eye(primal.size, dtype=H.dtype)
+    factor = factored(scaled)
+
+    def solve(q: Array) -> Array:
+        return scale * factor.solve(scale * q)
+
+    parts = primal.tiles > 1  # else the Hessian is never one of some tiles only
+    known = jax.tree.map(lambda pairs: jnp.where(tiles < primal.tiles, pairs, 0), history) if parts else history
+    direction = _two_loop(current.gradient, known, solve) if parts else -solve(current.gradient)
+    finite = every(jnp.isfinite(direction))
+    following = move(primal, current, jnp.where(finite, direction, 0), 4.0)
+    following = following._replace(gap=_gap(following, H @ following.gradient))
+    return following, _push(known, current, following) if parts else known, finite
+
+
+def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
+    """Take a Newton step by conjugate gradients with a diagonal preconditioner; also return if it was finite."""
+    D = jnp.where(current.slack > 0, primal.C, 0)
+    squares = primal.squares(D)
+    inverse = 1 / jnp.where(squares > 0, squares, 1)
+    # Solve more exactly as the gap shrinks (Dembo, Eisenstat, Steihaug 1982).
+    forcing = jnp.clip(jnp.sqrt(current.gap), 1e-10, 0.1) ** 2
+    v = conjugate_gradients(
+        lambda p: primal.curve(D, p),
+        lambda r: inverse * r,
+        jnp.zeros_like(current.w),
+        -current.gradient,
+        MEASURED.conjugate_gradient_steps,
+        lambda at: at.energy > forcing * at.first,
+    ).x
+    finite = every(jnp.isfinite(v))
+    following = move(primal, current, jnp.where(finite, v, 0), 4.0)
+    return following._replace(gap=_gap(following, primal.curve(D, following.gradient))), finite
+
+
+def lbfgs_move(primal: Primal, current: Iterate, history: History) -> tuple[Iterate, History, Bool[Array, ""]]:
+    """Take a step along the two-loop direction to its exact minimum; also return the pairs, and if it was finite."""
+    step, change = history.steps[-1], history.changes[-1]
+    product = step @ change
+    curvature = jnp.where(product > 0, change @ change / jnp.where(product > 0, product, 1), 1 + primal.C.sum())
+    direction = _two_loop(current.gradient, history, lambda q: q / curvature)
+    finite = every(jnp.isfinite(direction))
+    following = move(primal, current, jnp.where(finite, direction, 0), 1e4)
+    return (
+        following._replace(gap=_gap(following, curvature * following.gradient)),
+        _push(history, current, following),
+        finite,
+    )
+
+
+def _two_loop(gradient: Float[Array, " size"], history: History, solve: Any) -> Float[Array, " size"]:
+    """Return the L-BFGS direction, with `solve` as the inverse of its initial metric."""
+    steps, changes = history
+    products = (steps * changes).sum(axis=1)
+    rho = jnp.where(products > 0, 1 / jnp.where(products > 0, products, 1), 0)
+    q, shares = gradient, []
+    for k in reversed(range(MEASURED.secant_pairs)):
+        shares.append(rho[k] * (steps[k] @ q))
+        q = q - shares[-1] * changes[k]
+    r = solve(q)
+    for k, share in zip(range(MEASURED.secant_pairs), reversed(shares), strict=True):
+        r = r + (share - rho[k] * (changes[k] @ r)) * steps[k]
+    return -r
+
+
+def _push(history: History, current: Iterate, following: Iterate) -> History:
+    """Append a pair to the history; empty it if the step did not move, to restart."""
+    pushed = History(
+        jnp.concatenate([history.steps[1:], (following.w - current.w)[None]]),
+        jnp.concatenate([history.changes[1:], (following.gradient - current.gradient)[None]]),
+    )
+    moved = some(following.w != current.w)
+    return jax.tree.map(lambda pairs: jnp.where(moved, pairs, 0), pushed)
+
+
+def no_history(primal: Primal) -> History:
+    """Return an empty history."""
+    pairs = jnp.zeros((MEASURED.secant_pairs, primal.size), primal.y.dtype)
+    return History(pairs, pairs)
+
+
+def subsample_start(primal: Primal) -> Float[Array, " size"]:
+    """Solve on every 16th row, in at most 10 steps, if there are 256 rows per feature; else return 0."""
+    n = len(primal.y)
+    w = jnp.zeros((primal.size,), primal.y.dtype)
+    if n < MEASURED.rows_per_start_row * 16 * primal.size:
+        return w
+    index = jnp.arange(0, n, MEASURED.rows_per_start_row, dtype=jnp.int32)
+    C = primal.C[index]
+    scale = primal.C.sum() / jnp.where(C.sum() > 0, C.sum(), 1)
+    part = Primal(dense_rows(primal.x, index), primal.y[index], scale * C, primal.constant, primal.free)
+
+    def step(carry: tuple[Array, Iterate, Array]) -> tuple[Array, Iterate, Array]:
+        k, current, _ = carry
+        following, _, _ = newton_move(part, current, part.tiles, no_history(part))
+        return k + 1, following, current.value - following.value <= 1e-3 * following.value
+
+    first = iterate_at(part, w, jnp.where(part.C > 0, 1.0, 0.0).astype(w.dtype))
+    start = (jnp.zeros((), jnp.int32), first, jnp.asarray(False))
+    return while_loop(lambda carry: ~carry[2] & (carry[0] < 10), step, start)[1].w
+
+
+def _gap(following: Iterate, curved: Float[Array, " size"]) -> Float[Array, ""]:
+    """Estimate the relative gap between `P(w - g)` and the dual value of beta, to second order: `g' H g / 2 P`."""
+    return following.gradient @ curved / (2 * jnp.maximum(following.value, jnp.finfo(curved.dtype).tiny))
