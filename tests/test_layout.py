@@ -64,11 +64,11 @@ LINES = {
     "relational": 4_231,
     "results": 658,
     "runtime": 1_242,
-    "screening": 815,
+    "screening": 809,
     "solvers": 6_022,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1775, 261
+OWN_IMPORTS, FILES = 1740, 255
 """Lines that import from this library, and files."""
 
 
