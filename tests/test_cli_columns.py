@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,14 +16,12 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import SVC, NuSVC, NuSVR, OneClassSVM
-from typer.testing import CliRunner
+from test_cli import ROOT, invoke, refusal, report_of
 
 import jaxsvm
-from jaxsvm import InputError, cli, interchange
+from jaxsvm import InputError, interchange
 from jaxsvm.datasets.columns.preparation import Column, Preparation
 from jaxsvm.model_selection.cross_validation import Scores
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -32,24 +29,6 @@ def in_32_bits():
     """As users have it: the command turns x64 on by itself."""
     with jax.enable_x64(False):
         yield
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
-def report_of(*arguments):
-    result = invoke(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def refusal(*arguments):
-    """The one line that a refusal says."""
-    result = invoke(*arguments)
-    assert result.exit_code == 2 and result.stdout == "", result.output
-    assert result.stderr.count("\n") == 1 and result.stderr.startswith("jaxsvm: error: ")
-    return result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -442,7 +421,7 @@ def test_probabilities_of_a_path_come_from_its_folds(uneven, tmp_path, loss, mon
     out, options = tmp_path / "model.npz", ["--loss", loss, "--gamma", 0.5, "--probability", "--tol", 1e-6, "--out"]
     report_of("fit", file, *options, out)
     expected = np.asarray(report_of("predict", out, file)["probability"])
-    monkeypatch.setattr(jaxsvm.cli.single, "fit_one", None)
+    monkeypatch.setattr(jaxsvm.cli.training, "estimator", None)
     assert report_of("path", file, *options, out, "--C", "1,1e-3", "--folds", 5)["chosen_C"] == 1
     found = np.asarray(report_of("predict", out, file)["probability"])
     np.testing.assert_allclose(found, expected, atol=0.05)
@@ -451,7 +430,9 @@ def test_probabilities_of_a_path_come_from_its_folds(uneven, tmp_path, loss, mon
 
 def test_a_path_whose_folds_had_no_time_says_that_there_is_no_model(uneven, tmp_path, monkeypatch):
     file, out = uneven[0], tmp_path / "model.npz"
-    monkeypatch.setattr(jaxsvm.cli.single, "folds_of", lambda _, Cs, k: Scores(np.array(Cs), np.full((k, 2), np.nan)))
+    monkeypatch.setattr(
+        jaxsvm.cli.training, "scores_of_folds", lambda _, Cs, k: Scores(np.array(Cs), np.full((k, 2), np.nan))
+    )
     result = invoke("path", file, "--C", "1,2", "--folds", 3, "--out", out)
     assert result.exit_code == 1 and "no model is written" in result.stderr and not out.exists()
 

@@ -16,7 +16,7 @@ import samples
 
 import jaxsvm
 from jaxsvm import coresets, designs
-from jaxsvm.cli.report.text import complain, show
+from jaxsvm.cli.report import complain, show
 from jaxsvm.coresets.parts.stream import Stream
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import DataError, InputError

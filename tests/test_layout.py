@@ -44,7 +44,7 @@ TYPES_RUN_UP = {*("screening/__init__.py", "relational/counting/sampling.py")}
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 2_346,
+    "cli": 1_937,
     "coresets": 2_733,
     "datasets": 2_798,
     "derivatives": 506,
@@ -68,7 +68,7 @@ LINES = {
     "solvers": 6_022,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1740, 255
+OWN_IMPORTS, FILES = 1709, 250
 """Lines that import from this library, and files."""
 
 

@@ -24,7 +24,7 @@ except MissingPackageError as error:
 # Each registers its commands, in the order of --help.
 from jaxsvm.cli import training, predict, info, coreset, relational  # noqa: F401, I001
 from jaxsvm.cli.app import app
-from jaxsvm.cli.report.text import Exit
+from jaxsvm.cli.report import Exit
 from jaxsvm.runtime.cache import keep_programs_as_set
 from jaxsvm.runtime.startup import leave_at_interrupts
 

@@ -12,8 +12,7 @@ import typer
 import jaxsvm
 from jaxsvm.cli.app import command
 from jaxsvm.cli.options import IndexBase, Json, Label, zero_based
-from jaxsvm.cli.report.solution import totals
-from jaxsvm.cli.report.text import in_options, show
+from jaxsvm.cli.report import in_options, show, totals
 from jaxsvm.cli.source import TABLES, is_libsvm
 from jaxsvm.datasets import load
 from jaxsvm.datasets.columns.table import Table
@@ -31,17 +30,20 @@ from jaxsvm.models.model import Model, load_model
 from jaxsvm.points.checks import is_sparse
 from jaxsvm.runtime.arrays import device_memory, memory
 
+MANY = 200_000
+"""Rows from which `doctor` names designs: working sets of a kernel are slow there."""
+
 
 @command("info")
 def info(
-    file: Annotated[str | None, typer.Argument(metavar="[MODEL|DATA]", help="A model or a data set.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="MODEL|DATA", help="A model or a data set.")] = None,
     label: Label = None,
     index_base: IndexBase = "auto",
     as_json: Json = False,
 ) -> None:
     """Show what is in a model or a data set, or what this installation runs on."""
     if file is None:
-        report = installation()
+        report = _installation()
     elif _is_model(file):
         with jax.enable_x64(True):
             model = from_libsvm(file) if is_libsvm(file) else load_model(file)
@@ -63,69 +65,49 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Show devices, memory, versions and flags; with --rows what will be stored, and which solver takes it."""
-    report = {**installation(), **surroundings()}
-    if rows is not None:
-        report |= plan(rows, features, machines)
-    show(as_json, {"command": "doctor", **report})
-
-
-def installation() -> dict[str, Any]:
-    """Return versions, devices and the compilation cache."""
-    return {
-        "jaxsvm": jaxsvm.__version__,
-        "jax": jax.__version__,
-        "python": sys.version.split()[0],
-        "backend": jax.default_backend(),
-        "devices": [str(device) for device in jax.devices()],
-        "compilation_cache": getattr(jax.config, "jax_compilation_cache_dir", None),
-    }
-
-
-def surroundings() -> dict[str, Any]:
-    """Return memory in bytes, the versions of other packages (None: not installed), and the flags that matter."""
     config: Any = jax.config
     packages = ["jaxlib", "numpy", *dict.fromkeys(package for package, _ in EXTRAS.values())]
-    return {
-        "host_memory": memory(), "device_memory": device_memory(), "cores": workers(), "processes": jax.process_count(),
-        **{package: _version(package) or "not installed" for package in packages},
+    show(as_json, {
+        "command": "doctor", **_installation(), "host_memory": memory(), "device_memory": device_memory(),
+        "cores": workers(), "processes": jax.process_count(), **{package: _version(package) for package in packages},
         "x64": config.jax_enable_x64, "matmul_precision": config.jax_default_matmul_precision or "default",
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "not set"),
+        **({} if rows is None else _plan(rows, features, machines)),
+    })  # fmt: skip
+
+
+def _installation() -> dict[str, Any]:
+    """Return versions, devices and the compilation cache."""
+    return {
+        "jaxsvm": jaxsvm.__version__, "jax": jax.__version__, "python": sys.version.split()[0],
+        "backend": jax.default_backend(), "devices": [str(device) for device in jax.devices()],
+        "compilation_cache": getattr(jax.config, "jax_compilation_cache_dir", None),
     }  # fmt: skip
 
 
-def _version(package: str) -> str | None:
+def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        return "not installed"
 
 
-def plan(n: int, d: int, machines: int = 1) -> dict[str, Any]:
-    """Return what n rows of d features take, in bytes of float32, and which solvers `jaxsvm.fit` begins with.
-
-    Args:
-        n: Number of rows.
-        d: Number of features.
-        machines: Values of C, classes and folds, multiplied.
-    """
+def _plan(n: int, d: int, machines: int) -> dict[str, Any]:
+    """Return what n rows of d features take, in bytes of float32, and which solvers `jaxsvm.fit` begins with."""
     found: dict[str, Any] = {}
 
     def choose(x: Any, y: Any) -> Any:
         for kernel in (RBF(1.0), Linear()):
             gram = jaxsvm.gram(kernel, x)
             for loss, make in (("squared hinge", jaxsvm.svm_problem), ("hinge", jaxsvm.hinge_problem)):
-                problem = make(gram, y, 1.0)
-                name = type(kernel).__name__
-                found[f"{name} kernel, {loss}"] = type(first_choice(problem, 1e-4)).__name__
+                solver = first_choice(make(gram, y, 1.0), 1e-4)
+                found[f"{type(kernel).__name__} kernel, {loss}"] = type(solver).__name__
             found["kernel matrix"] = "may be stored" if gram.may_store else "computed on demand"
         return y
 
-    size = min(n, 10**6)  # from which on the choice is the same
+    size, at_hand, note = min(n, 10**6), device_memory(), None  # from a million rows on the choice is the same
     jax.eval_shape(choose, jax.ShapeDtypeStruct((size, d), np.float32), jax.ShapeDtypeStruct((size,), np.float32))
-    at_hand = device_memory()
-    large = at_hand is not None and 4 * n * d > at_hand / 2
-    note = None
-    if large:
+    if at_hand is not None and 4 * n * d > at_hand / 2:
         note = "The rows do not fit: jaxsvm.designs.from_files or from_dask, a mesh, or a coreset (docs/planning.md)."
     elif n > MANY:
         note = "Linear kernel: jaxsvm.designs.fit makes 5 to 30 passes. Others: designs.nystroem (docs/planning.md)."
@@ -135,46 +117,35 @@ def plan(n: int, d: int, machines: int = 1) -> dict[str, Any]:
     }  # fmt: skip
 
 
-MANY = 200_000
-"""Rows from which `doctor` names designs: working sets of a kernel are slow there."""
-
-
 def _is_model(file: str) -> bool:
     """Return whether the file looks like one that `Model.save` wrote, or LIBSVM."""
-    if is_libsvm(file):
-        return True
     try:
         with np.load(file, allow_pickle=False) as stored:
             return "header" in stored.files
-    except Exception:  # if it is not an archive either, `load` says what is wrong with it
-        return False
+    except Exception:  # if it is no archive, LIBSVM wrote it, or `load` says what is wrong with it
+        return is_libsvm(file)
 
 
 def _describe_model(model: Model) -> dict[str, Any]:
     """Return a model's entries of the report."""
-    classes, layout, kernel = model.classes, model.layout, model.basis.kernel
-    return {
+    classes, layout, kernel, preparation = model.classes, model.layout, model.basis.kernel, model.preparation
+    described = {
         "task": "regression" if classes is None else "classification",
         "classes": None if classes is None else list(classes), "d": model.basis.columns,
         "support": int(model.coef.shape[0]), "kernel": None if kernel is None else kernel_to_dict(kernel),
         "dtype": str(model.coef.dtype), "scaled": model.scaling is not None,
         "columns": None if model.columns is None else list(model.columns),
         "label": None if layout is None else layout.label, "index_base": None if layout is None else layout.index_base,
-        **_describe_preparation(model), **totals(model.certificate),
     }  # fmt: skip
-
-
-def _describe_preparation(model: Model) -> dict[str, Any]:
-    """Return what is done to columns of a file, if anything is."""
-    if model.preparation is None:
-        return {}
-    columns = model.preparation.columns
-    return {
-        "columns_of_the_file": [str(column.key) for column in columns],
-        "dropped": list(model.preparation.dropped),
-        "filled": {str(column.key): column.fill for column in columns if column.fill is not None},
-        "encoded": {str(column.key): list(column.categories) for column in columns if column.categories is not None},
-    }
+    if preparation is not None:
+        columns = preparation.columns
+        described |= {
+            "columns_of_the_file": [str(column.key) for column in columns],
+            "dropped": list(preparation.dropped),
+            "filled": {str(column.key): column.fill for column in columns if column.fill is not None},
+            "encoded": {str(column.key): list(column.categories) for column in columns if column.categories},
+        }
+    return described | totals(model.certificate)
 
 
 def _describe_data(dataset: Any) -> dict[str, Any]:

@@ -1,25 +1,33 @@
-"""The job that `fit` and `path` share: the data, the kernel and the scores of a model on other samples."""
+"""The job that `fit` and `path` share: the data, the kernel, and what solves it: a driver or an estimator."""
 
 import dataclasses
 import math
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+import jaxsvm
 from jaxsvm import kernels
 from jaxsvm.cli.options import KERNEL_OPTIONS, Training
+from jaxsvm.cli.report import progress_bar, totals
 from jaxsvm.cli.source import coreset_in, training_points, training_source
-from jaxsvm.cli.system import Interrupts
-from jaxsvm.datasets import Dataset, Layout, Scaling, two_classes
-from jaxsvm.datasets.columns.preparation import Preparation
-from jaxsvm.datasets.columns.table import Table
+from jaxsvm.datasets import Scaling, two_classes
 from jaxsvm.datasets.labels import index_of, several_classes, targets
-from jaxsvm.datasets.refusal import as_number
-from jaxsvm.errors import InputError, require, require_package
+from jaxsvm.errors import InputError, require
 from jaxsvm.kernels.width import resolve_gamma
-from jaxsvm.models.description import kernel_to_dict
-from jaxsvm.models.model import Model, predict
+from jaxsvm.loop.interruption import until_halt, watching
+from jaxsvm.model_selection.cross_validation import Scores
+from jaxsvm.model_selection.folds import fold_masks
+from jaxsvm.models.description import kernel_to_dict, scikit_learn_kernel
+from jaxsvm.models.libsvm import model_of
+from jaxsvm.models.model import Model, compact, is_right, predict
 from jaxsvm.points.checks import is_sparse
+from jaxsvm.results.fit import Certificate, Fit
+from jaxsvm.results.status import Status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,93 +37,213 @@ class Job:
     Attributes:
         options: The options of the command.
         x: Training points, scaled, `(n, d)`.
-        target: The values to learn, `(n,)`: signs of two classes, integers of several, numbers in regression.
-        test: The points held out, as they are in the file, and their labels; None if nothing is held out.
-        scaling: The scaling of the columns, or None.
-        classes: The labels, two or more; None in regression.
-        factors: Factors of C by class, or None.
-        kernel: The kernel.
-        layout: The columns of the file.
-        preparation: What was done to columns before, or None.
-        notes: What was decided about the file.
-        solver: Name of the solver; "auto" lets the library choose.
+        y: The values to learn, `(n,)`: signs of two classes, codes of several, numbers in regression.
         weight: Weights of the training samples, `(n,)`; None outside of coresets.
-        stop: The flag that Ctrl-C and the time limit set.
+        classes: The labels, two or more; None without classes.
+        factors: Factors of C by class, `(k,)`, or None.
+        kernel: The kernel.
+        test: The points held out, as they are in the file, and their labels; None if nothing is held out.
+        parts: What its models keep: `scaling`, `layout` and `preparation`.
+        note: What was decided about the file, and a warning about its columns; None if neither.
     """
 
     options: Training
     x: Any
-    target: np.ndarray
-    test: tuple[Any, np.ndarray] | None
-    scaling: Scaling | None
+    y: np.ndarray
+    weight: np.ndarray | None
     classes: tuple[Any, ...] | None
     factors: np.ndarray | None
     kernel: kernels.Kernel
-    layout: Layout
-    preparation: Preparation | None
-    notes: tuple[str, ...]
-    solver: str
-    weight: np.ndarray | None
-    stop: Interrupts
-
-    @property
-    def epsilon(self) -> float:
-        """Return half the width of the tube, in regression."""
-        return 0.1 if self.options.epsilon is None else self.options.epsilon
-
-    @property
-    def note(self) -> str | None:
-        """Return what was decided about the file, and a warning about its columns, for the report; None if neither."""
-        uneven = _uneven_columns(self.x, self.layout.columns) if self.scaling is None else None
-        return " ".join([*(f"{note[0].upper()}{note[1:]}." for note in self.notes), *filter(None, [uneven])]) or None
-
-    @property
-    def several(self) -> bool:
-        """Return whether there are more than two classes."""
-        return self.classes is not None and len(self.classes) > 2
+    test: tuple[Any, np.ndarray] | None
+    parts: dict[str, Any]
+    note: str | None
 
     @property
     def by_estimator(self) -> bool:
-        """Return whether an estimator of `jaxsvm.estimators` trains it, and not a problem's solver."""
-        return self.several or self.options.nu is not None or self.options.loss == "one_class"
+        """Return whether an estimator of `jaxsvm.estimators` trains it, and not `jaxsvm.fit` of one problem."""
+        several = self.classes is not None and len(self.classes) > 2
+        return several or self.options.nu is not None or self.options.loss == "one_class"
 
     @property
     def codes(self) -> np.ndarray:
         """Return the class of each training sample, as an index into the sorted classes, int `(n,)`."""
-        return self.target if self.several else (self.target > 0).astype(int)
+        return (self.y > 0).astype(int) if len(self.classes or ()) == 2 else self.y
 
     @property
     def metric(self) -> str:
         """Name the score: "accuracy"; "r2" in regression; "inside" (the share of points accepted) for one class."""
-        if self.options.loss == "one_class":
-            return "inside"
-        return "r2" if self.classes is None else "accuracy"
+        return {"epsilon_insensitive": "r2", "one_class": "inside"}.get(self.options.loss, "accuracy")
+
+    @property
+    def epsilon(self) -> float:
+        """Return half the width of the tube, in regression without nu."""
+        return 0.1 if self.options.epsilon is None else self.options.epsilon
+
+    def with_gamma(self, gamma: str) -> "Job":
+        """Return the job with another width of the kernel."""
+        return dataclasses.replace(self, kernel=_kernel(dataclasses.replace(self.options, gamma=gamma), self.x))
 
     def description(self) -> dict[str, Any]:
         """Return the job's entries of the report."""
-        kinds = None if self.classes is None else list(self.classes)
+        options, k = self.options, len(self.classes or ())
         return {
-            "data": self.options.data, "n": self.x.shape[0], "d": self.x.shape[1], "label": self.layout.label,
-            "n_test": 0 if self.test is None else len(self.test[1]), "loss": self.options.loss,
-            **({"epsilon": self.epsilon} if self.metric == "r2" and self.options.nu is None else {}),
-            **({} if self.options.nu is None else {"nu": self.options.nu}),
-            **({} if kinds is None else {"classes": kinds}),
-            **({"machines": len(kinds) * (len(kinds) - 1) // 2} if self.several and kinds else {}),
+            "data": options.data, "n": self.x.shape[0], "d": self.x.shape[1], "label": self.parts["layout"].label,
+            "n_test": 0 if self.test is None else len(self.test[1]), "loss": options.loss,
+            **({"epsilon": self.epsilon} if self.metric == "r2" and options.nu is None else {}),
+            **({} if options.nu is None else {"nu": options.nu}),
+            **({} if self.classes is None else {"classes": list(self.classes)}),
+            **({"machines": k * (k - 1) // 2} if k > 2 else {}),
             **({} if self.factors is None else {"class_weight": self.factors.tolist()}),
             **({} if self.weight is None else {"total_weight": float(self.weight.sum())}),
-            "scale": self.options.scale, "kernel": kernel_to_dict(self.kernel), "solver": self.solver,
-            "tol": self.options.tol,
+            "scale": options.scale, "kernel": kernel_to_dict(self.kernel), "solver": options.solver, "tol": options.tol,
         }  # fmt: skip
 
-    def complete(self, model: Model, sigmoids: tuple[tuple[float, float], ...] | None) -> Model:
-        """Return a model with what predictions of files need besides, and with probabilities if there are any."""
-        return dataclasses.replace(model, preparation=self.preparation, sigmoids=sigmoids)
+    def complete(self, model: Model) -> Model:
+        """Return a model with what predictions of files need besides: labels, columns, scaling."""
+        return dataclasses.replace(model, classes=(-1, 1) if self.metric == "inside" else self.classes, **self.parts)
 
-    def score(self, model: Model) -> float | None:
-        """Return a model's score on the samples held out; None if there are none."""
-        if self.test is not None and self.options.loss == "one_class":
-            return float(np.mean(np.asarray(predict(model, self.test[0])) > 0))
-        return None if self.test is None else score_of(predict(model, self.test[0]), self.test[1], model.classes)
+    def score(self, solution: "Solution") -> float | None:
+        """Return the score of a solution on the samples held out; None if there are none."""
+        if self.test is None:
+            return None
+        predicted = np.asarray(predict(solution.model(), self.test[0]))
+        if self.metric == "inside":
+            return float(np.mean(predicted > 0))
+        return score_of(predicted, self.test[1], self.classes)
+
+
+@contextmanager
+def errors_of(what: str) -> Iterator[None]:
+    """Make errors of scikit-learn and of estimators ours, and keep their warnings: the report gives the status."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except ValueError as error:
+            raise error if isinstance(error, InputError) else InputError(f"{what}: {error}") from error
+
+
+def prepare(options: Training) -> Job:
+    """Read, split and scale the data."""
+    source: Any = training_source(options)
+    small = coreset_in(options.data, options)
+    if small is not None:
+        source = dataclasses.replace(source, y=np.asarray(small.info["classes"])[(small.y > 0).astype(int)])
+    try:
+        labels, y, classes = _labels(options, source)
+    except InputError as error:
+        column = "" if source.layout.label is None else f", labels in column {source.layout.label!r}"
+        raise InputError(f"{options.data}{column}: {error}") from None
+    y = y if y.dtype.kind == "i" else y.astype(options.dtype)
+    train, test = np.arange(len(y)), None
+    if options.test_fraction > 0:
+        from sklearn.model_selection import train_test_split  # it takes a second to import
+
+        how = {"test_size": options.test_fraction, "stratify": None if classes is None else y}
+        with errors_of("--test-fraction"):
+            train, test = map(np.sort, train_test_split(train, **how, random_state=options.seed))
+    dataset, preparation = training_points(source, options, train)
+    x, y, weight = dataset.x[train], y[train], None if small is None else small.weight[train]
+    scaling, scaled = None, options.scale != "none" or (small is not None and "mean" in small.info)
+    notes = [
+        *(f"{note[0].upper()}{note[1:]}." for note in dataset.notes),
+        *_odd_columns(x, dataset.layout.columns, scaled),
+    ]
+    if small is not None and "mean" in small.info:
+        require(options.scale == "none", f"--scale is {options.scale}: {options.data} is scaled; leave it out.")
+        scaling: Any = Scaling(np.asarray(small.info["mean"]), 1 / np.asarray(small.info["scale"]))  # pyright: ignore
+    elif options.scale != "none":
+        scaling = (Scaling.min_max if options.scale == "min-max" else Scaling.standardise)(x)
+        x = scaling(x)
+    several = classes is not None and len(classes) > 2
+    need = "it is for two classes; leave it out, or choose one class against the rest with --positive."
+    require(not several or options.solver == "auto", f"--solver is {options.solver}: {need}")
+    return Job(
+        options=options,
+        x=x,
+        y=y,
+        weight=weight,
+        classes=None if classes is None else tuple(classes.tolist()),
+        factors=_factors(options.class_weight, classes, y, weight),
+        kernel=_kernel(options, x),
+        test=None if test is None else (dataset.x[test], labels[test]),
+        parts={"scaling": scaling, "layout": dataset.layout, "preparation": preparation},
+        note=" ".join(notes) or None,
+    )
+
+
+def _labels(options: Training, source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return labels for scores, the values to learn, and the classes; None without classes."""
+    y: Any = source.y
+    if options.loss == "one_class":
+        nothing = np.zeros(source.n if hasattr(source, "n") else source.x.shape[0])
+        return nothing, nothing, None
+    if options.loss == "epsilon_insensitive":
+        return y, targets(y), None
+    if options.positive is None and len(np.unique(y)) > 2:
+        return y, *several_classes(y)
+    target, classes = two_classes(y, options.positive)
+    y = y if len(classes) == len(np.unique(y)) else np.where(target > 0, classes[1], classes[0])
+    return y, target, classes
+
+
+def _factors(
+    wanted: str | None, classes: np.ndarray | None, y: np.ndarray, weight: np.ndarray | None
+) -> np.ndarray | None:
+    """Return factors of C by class, `(k,)`, of the option --class-weight; None without it."""
+    if wanted is None or classes is None:
+        return None
+    if wanted == "balanced":  # the same total for each class
+        counts = np.bincount(np.unique(y, return_inverse=True)[1], weight)
+        return counts.sum() / (len(classes) * counts)
+    factors, known = np.ones(len(classes)), classes.tolist()
+    for part in wanted.split(","):
+        label, _, number = part.rpartition("=")
+        place = index_of(label.strip(), known)
+        need = f"--class-weight is {wanted!r}: 'balanced', or factors such as {known[0]}=2,{known[1]}=1 are needed"
+        require(place is not None, f"{need}; the labels are {', '.join(map(str, known[:6]))}.")
+        try:
+            factors[place] = float(number)
+        except ValueError:
+            factors[place] = np.nan
+        require(bool(0 < factors[place] < math.inf), f"{need}, each a positive number.")
+    return factors
+
+
+def _kernel(options: Training, x: Any) -> kernels.Kernel:
+    """Build the kernel, with a width from the training points where no number is given."""
+    if options.kernel == "linear":
+        return kernels.Linear()
+    given = {"degree": 3 if options.degree is None else options.degree, "coef0": options.coef0}
+    given["gamma"] = resolve_gamma("scale" if options.gamma is None else options.gamma, x)
+    used = {name: given[name] for name in KERNEL_OPTIONS[options.kernel] if given[name] is not None}
+    classes = {"rbf": kernels.RBF, "laplacian": kernels.Laplacian, "sigmoid": kernels.Sigmoid}
+    return classes.get(options.kernel, kernels.Polynomial)(**used)
+
+
+def _odd_columns(x: Any, names: tuple[str, ...] | None, scaled: bool) -> list[str]:
+    """Return notes on a value that is a thousand times all others of its column, and on columns of unlike spread."""
+    if is_sparse(x) or len(x) < 2:
+        return []
+    second, largest = np.partition(np.abs(x), -2, axis=0)[-2:]
+    notes = [
+        f"Column {at if names is None else repr(names[at])} holds a value of size {largest[at]:.3g} and no other above "
+        f"{second[at]:.3g}: if it stands for a missing one, leave it empty and say --impute mean."
+        for at in np.flatnonzero((second > 0) & (largest / 1000 > second))[:1].tolist()
+    ]
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = np.std(x, axis=0)
+    order = np.argsort(spread, kind="stable")[np.count_nonzero(spread == 0) :].tolist()  # those that vary
+    # The widest beside the narrowest, and beside half of them.
+    for narrow, least in ((order[0], 1000), (order[(len(order) - 1) // 2], 30)) if order and not scaled else ():
+        if (ratio := float(spread[order[-1]]) / float(spread[narrow])) >= least:
+            wide, other = (f"column {at}" if names is None else repr(names[at]) for at in (order[-1], narrow))
+            notes.append(
+                f"Columns are not scaled: {wide} varies {ratio:.2g} times as much as {other}, and the kernel sees "
+                "little but the former. --scale standardise gives all of them a say."
+            )
+            break
+    return notes
 
 
 def score_of(predicted: Any, y: np.ndarray, classes: tuple[Any, ...] | None) -> float | None:
@@ -130,185 +258,197 @@ def score_of(predicted: Any, y: np.ndarray, classes: tuple[Any, ...] | None) -> 
         The score; None if a label is in none of the classes, or is not a number in regression.
     """
     if classes is None:
-        return r_squared(np.asarray(predicted), y) if y.dtype.kind in "biuf" else None
-    truth = _codes_of(y, classes)
-    if truth is None:
-        return None
-    codes = {label: code for code, label in enumerate(classes)}
-    return float(np.mean(np.asarray([codes[label] for label in np.asarray(predicted).tolist()]) == truth))
+        from sklearn.metrics import r2_score  # it takes a second to import
+
+        known = y.dtype.kind in "biuf" and np.isfinite(predicted).all()
+        return float(r2_score(y, predicted)) if known else None
+    labels = {_plain(label): label for label in classes}
+    rest = classes[0] if classes[0] == f"not {classes[1]}" else None
+    truth = [labels.get(_plain(label), rest) for label in y.tolist()]
+    return None if None in truth else float(np.mean([a == b for a, b in zip(predicted.tolist(), truth, strict=True)]))
 
 
-def _codes_of(y: np.ndarray, classes: tuple[Any, ...]) -> np.ndarray | None:
-    """Return the index of each label among the classes, `(n,)`; None if a label is in none of them."""
-    if classes[0] == f"not {classes[1]}":
-        return np.asarray([_same(label, classes[1]) for label in y.tolist()]).astype(int)
-    present, inverse = np.unique(y, return_inverse=True)
-    codes = [next((code for code, kind in enumerate(classes) if _same(label, kind)), -1) for label in present.tolist()]
-    return None if min(codes) < 0 else np.asarray(codes)[inverse]
+def _plain(label: Any) -> Any:
+    """Return a label's number if it is one, else the text: files write 1 in different ways."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(label) if isinstance(label, str) else label
+    return label
 
 
-def _same(label: Any, other: Any) -> bool:
-    """Return whether two labels agree as numbers or as text, since files write 1 in different ways."""
-    try:
-        return float(label) == float(other)
-    except ValueError:
-        return str(label) == str(other)
+class Solution(NamedTuple):
+    """The solution at one C.
 
-
-def r_squared(predicted: np.ndarray, y: np.ndarray) -> float:
-    """Return the share of y's variance that is explained; for constant y, 1 if it is predicted exactly, else 0."""
-    left, spread = float(((y - predicted) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
-    return 1 - left / spread if spread > 0 else float(left == 0)
-
-
-def prepare(options: Training, stop: Interrupts) -> Job:
-    """Read, split and scale the data.
-
-    Args:
-        options: The options of the command.
-        stop: The flag that Ctrl-C and the time limit set.
+    Attributes:
+        C: The penalty; None if nu stands in its place.
+        statuses: How each decision function ended: a single one, or one per pair of classes.
+        certificate: The certificate of each, `()` or `(pairs,)`.
+        steps: Steps taken, in all.
+        support: Number of samples with a coefficient.
+        score: Its score on the training samples.
+        model: Builds the model, with all that predictions of files need.
+        epsilon: Half the width of the tube that nu has found; None without nu.
     """
-    data, dtype = options.data, options.dtype
-    source = training_source(options)
-    small = coreset_in(data, options)
-    if small is not None and isinstance(source, Dataset):
-        source = dataclasses.replace(source, y=np.asarray(small.info["classes"])[(small.y > 0).astype(int)])
-    try:
-        y, target, classes = _labels(options, source)
-    except InputError as error:
-        column = "" if source.layout.label is None else f", labels in column {source.layout.label!r}"
-        raise InputError(f"{data}{column}: {error}") from None
-    target = target if target.dtype.kind == "i" else target.astype(dtype)
-    train, test = _split(None if classes is None else target, len(target), options.test_fraction, options.seed)
-    dataset, preparation = training_points(source, options, train)
-    x = dataset.x[train]
-    lone = _lone_values(x, dataset.layout.columns)
-    constructors = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
-    scaling = constructors[options.scale](x) if options.scale in constructors else None
-    x = x if scaling is None else scaling(x)
-    if small is not None and "mean" in small.info:
-        require(scaling is None, f"--scale is {options.scale}: the samples of {data} are standardised; leave it out.")
-        mean, factor = np.asarray(small.info["mean"]), 1 / np.asarray(small.info["scale"])
-        scaling = Scaling(mean, factor)  # pyright: ignore[reportArgumentType]
-    job = Job(
-        options=options,
-        x=x,
-        target=target[train],
-        test=None if test is None else (dataset.x[test], y[test]),
-        scaling=scaling,
-        classes=None if classes is None else tuple(classes.tolist()),
-        factors=_factors(options.class_weight, classes, target[train], None if small is None else small.weight[train]),
-        kernel=_kernel(options, x),
-        layout=dataset.layout,
-        preparation=preparation,
-        notes=(*dataset.notes, *lone),
-        solver=options.solver or "auto",
-        weight=None if small is None else small.weight[train],
-        stop=stop,
+
+    C: float | None
+    statuses: tuple[Status, ...]
+    certificate: Certificate
+    steps: int
+    support: int
+    score: float | None
+    model: Callable[[], Model]
+    epsilon: float | None = None
+
+    @property
+    def status(self) -> Status:
+        """Return the status of the first decision function that is not certified; CONVERGED if all are."""
+        return min(self.statuses, key=lambda status: status == Status.CONVERGED)
+
+    def row(self, job: Job) -> dict[str, Any]:
+        """Return the entries of the report."""
+        return {
+            "C": self.C, "status": self.status.name, "certified": self.status == Status.CONVERGED,
+            **totals(self.certificate), "steps": self.steps, "support": self.support,
+            **({} if self.epsilon is None else {"epsilon": self.epsilon}),
+            f"train_{job.metric}": self.score, f"test_{job.metric}": job.score(self),
+        }  # fmt: skip
+
+
+def solved(job: Job, Cs: list[float]) -> dict[int, Solution]:
+    """Solve the job at each C; return the solutions by index, but for those that Ctrl-C or the time limit left out."""
+    with progress_bar("fit" if len(Cs) == 1 else "path", len(Cs) if len(Cs) > 1 or job.by_estimator else None) as bar:
+        if job.by_estimator:
+            return _by_estimator(job, Cs, bar)
+        return _of_one_problem(job, Cs, bar)
+
+
+def _of_one_problem(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -> dict[int, Solution]:
+    def draw(*given: Any) -> None:  # of a path the place, then the fit
+        note = f"gap {float(given[-1].certificate.relative_gap):.2g}, {int(given[-1].steps)} steps"
+        bar(advance=len(given) - 1, note=note)  # pyright: ignore[reportOptionalCall]
+
+    problem: Any = _problem(job, Cs[0])
+    options: dict[str, Any] = _options(job) | {"callback": None if bar is None else draw}
+    if len(Cs) > 1:
+        fits = jax.tree.map(np.asarray, jaxsvm.solve_path(problem, Cs, **options).fits)  # slices are not compiled
+    else:
+        if options["solver"] is not None:
+            del options["tol"]  # the solver has it
+        fits = jax.tree.map(lambda leaf: np.asarray(leaf)[None], jaxsvm.fit(problem, **options))
+    unreached = np.isinf(fits.certificate.relative_gap) & (fits.status.code == Status.INTERRUPTED) & (len(Cs) > 1)
+    return {
+        place: _of_fit(job, problem, Cs[place], jax.tree.map(lambda leaf, at=place: leaf[at], fits))
+        for place in np.flatnonzero(~unreached).tolist()
+    }
+
+
+def _problem(job: Job, C: float) -> Any:
+    """Build the problem at a C."""
+    gram = jaxsvm.gram(job.kernel, job.x)
+    if job.classes is None:
+        return jaxsvm.svr_problem(gram, job.y, C, epsilon=job.epsilon)
+    weight = job.weight if job.factors is None else job.factors[job.codes] * (1 if job.weight is None else job.weight)
+    weight = None if weight is None else weight.astype(job.y.dtype)
+    if job.options.loss == "hinge":
+        return jaxsvm.hinge_problem(gram, job.y, C, bias="free", sample_weight=weight)
+    return jaxsvm.svm_problem(gram, job.y, C, sample_weight=weight)
+
+
+def _options(job: Job) -> dict[str, Any]:
+    """Return the options of `jaxsvm.fit` and `jaxsvm.solve_path`; the solver None leaves the choice to the library."""
+    options, solver = job.options, None
+    limits = {"tol": options.tol, "max_steps": 1_000_000 if options.max_steps is None else options.max_steps}
+    if options.solver == "cvm":
+        solver = jaxsvm.CoreVectorMachine(**limits)
+    elif options.solver != "auto":
+        solver = jaxsvm.FrankWolfe(variant=options.solver, **limits)
+    key = jax.random.key(options.seed)
+    return {"solver": solver, "tol": options.tol, "key": key, "max_seconds": options.max_seconds}
+
+
+def _of_fit(job: Job, problem: Any, C: float, fitted: Fit) -> Solution:
+    """Gather what reports and models need of a fit."""
+    margins = np.asarray(fitted.margins)
+    if job.classes is None:
+        score = score_of(margins[: len(job.y)], job.y, None)  # of the upper side, whose sign is +1
+    else:
+        score = float(np.average(is_right(margins, job.y), weights=job.weight))
+    return Solution(
+        C=C,
+        statuses=(Status(int(fitted.status)),),
+        certificate=fitted.certificate,
+        steps=int(fitted.steps),
+        support=int(np.count_nonzero(fitted.dual_coef)),
+        score=score,
+        model=lambda: job.complete(compact(fitted, problem)),
     )
-    for name, value in (("--solver", options.named_solver), ("--max-steps", options.max_steps)):
-        if job.several and value is not None:
-            raise InputError(
-                f"{name} is {value}: it is for two classes, and {data} has {len(job.classes or ())}; leave it out, or "
-                "choose one class against the rest with --positive."
+
+
+def _by_estimator(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -> dict[int, Solution]:
+    solutions: dict[int, Solution] = {}
+    one_class = job.metric == "inside"
+    named = "C" if job.options.nu is None else f"--nu is {job.options.nu}"
+    with errors_of(named), watching(), suppress(KeyboardInterrupt):
+        for place, C in until_halt(enumerate(Cs)):
+            machines = estimator(job, C).fit(job.x, job.codes)
+            score = np.mean(machines.predict(job.x) > 0) if one_class else machines.score(job.x, job.codes)
+            solutions[place] = solution = Solution(
+                C=None if one_class or not hasattr(machines, "C") else C,
+                statuses=machines._statuses,
+                certificate=machines.certificate_,
+                steps=int(np.sum(machines.n_iter_)),
+                support=len(machines.support_),
+                score=float(score),
+                model=lambda machines=machines: job.complete(model_of(machines)),
+                epsilon=float(machines.epsilon_) if hasattr(machines, "epsilon_") else None,
             )
-    return job
+            if bar is not None:
+                bar(advance=1, note=f"C {C:.4g}, gap {float(np.max(solution.certificate.relative_gap)):.2g}")
+    return solutions
 
 
-def _labels(options: Training, source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return labels for scores, the values to learn, and the classes; None without classes."""
-    y: Any = source.y
+def estimator(job: Job, C: float, **more: Any) -> Any:
+    """Return the estimator of a job at a C.
+
+    The squared hinge counts `C / 2` of each square in the command, and its bias is regularised; the estimators count C,
+    as scikit-learn does.
+    """
+    from jaxsvm import estimators  # scikit-learn takes a second to import
+
+    options, (kernel, parameters) = job.options, scikit_learn_kernel(job.kernel)
+    more |= {"kernel": kernel, **parameters, "tol": options.tol}
+    if options.loss == "one_class" or options.nu is not None:
+        more["nu"] = 0.5 if options.nu is None else options.nu
     if options.loss == "one_class":
-        nothing = np.zeros(source.n if isinstance(source, Table) else source.x.shape[0])
-        return nothing, nothing, None
+        return estimators.OneClassSVM(**more)
     if options.loss == "epsilon_insensitive":
-        return y, targets(y), None
-    if options.positive is None and len(np.unique(y)) > 2:
-        return y, *several_classes(y)
-    target, classes = two_classes(y, options.positive)
-    y = y if len(classes) == len(np.unique(y)) else np.where(target > 0, classes[1], classes[0])
-    return y, target, classes
+        return estimators.NuSVR(C=C, **more) if options.nu else estimators.SVR(C=C, epsilon=job.epsilon, **more)
+    more["class_weight"] = None if job.factors is None else dict(enumerate(job.factors.tolist()))
+    if options.nu is not None:
+        return estimators.NuSVC(**more)
+    if options.loss == "hinge":
+        return estimators.SVC(C=C, **more)
+    return estimators.SVC(C=C / 2, loss="squared_hinge", bias="regularized", **more)
 
 
-def with_gamma(job: Job, gamma: str) -> Job:
-    """Return the job with another width of the kernel."""
-    options = dataclasses.replace(job.options, gamma=gamma)
-    return dataclasses.replace(job, options=options, kernel=_kernel(options, job.x))
+def scores_of_folds(job: Job, Cs: list[float], folds: int) -> Scores:
+    """Score each C on the samples that folds leave out."""
+    y, seed = job.codes, job.options.seed
+    if job.metric == "accuracy" and not job.by_estimator:
+        options = {name: value for name, value in _options(job).items() if name in ("solver", "tol")}
+        with progress_bar("folds"):
+            return jaxsvm.cross_validate(_problem(job, 1.0), Cs, folds, seed=seed, **options)
+    from sklearn.model_selection import KFold, cross_val_score
 
-
-def _factors(
-    wanted: str | None, classes: np.ndarray | None, target: np.ndarray, weight: np.ndarray | None
-) -> np.ndarray | None:
-    """Return factors of C by class, `(k,)`, of the option --class-weight; None without it."""
-    if wanted is None or classes is None:
-        return None
-    if wanted == "balanced":  # the same total for each class
-        counts = np.bincount(target.astype(int) if len(classes) > 2 else (target > 0).astype(int), weight)
-        return counts.sum() / (len(classes) * counts)
-    factors, known = np.ones(len(classes)), classes.tolist()
-    for part in wanted.split(","):
-        label, _, number = part.rpartition("=")
-        place, factor = index_of(label.strip(), known), as_number(number.strip())
-        need = f"--class-weight is {wanted!r}: 'balanced', or factors such as {known[0]}=2,{known[1]}=1 are needed"
-        require(place is not None, f"{need}; the labels are {', '.join(map(str, known[:6]))}.")
-        require(factor is not None and 0 < factor < math.inf, f"{need}, each a positive number.")
-        factors[place] = factor
-    return factors
-
-
-def _uneven_columns(x: Any, names: tuple[str, ...] | None) -> str | None:
-    """Return a warning if a column spreads 30 times as much as half of them, or 1,000 times as much as one."""
-    if is_sparse(x):
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        deviations = np.std(x, axis=0)
-    order = np.argsort(deviations, kind="stable")[np.count_nonzero(deviations == 0) :].tolist()  # those that vary
-    for narrow, least in ((order[0], 1000), (order[(len(order) - 1) // 2], 30)) if order else ():
-        ratio = float(deviations[order[-1]] / deviations[narrow])
-        if ratio >= least:
-            wide, other = (f"column {at}" if names is None else repr(names[at]) for at in (order[-1], narrow))
-            return (
-                f"Columns are not scaled: {wide} varies {ratio:.2g} times as much as {other}, and the kernel sees "
-                "little but the former. --scale standardise gives all of them a say."
-            )
-    return None
-
-
-def _lone_values(x: Any, names: tuple[str, ...] | None) -> list[str]:
-    """Return a note on the first column of which a value is a thousand times as large as all others."""
-    if is_sparse(x) or len(x) < 2:
-        return []
-    second, largest = np.partition(np.abs(x), -2, axis=0)[-2:]
-    alone = np.flatnonzero((second > 0) & (largest / 1000 > second))[:1]
-    return [
-        f"column {at if names is None else repr(names[at])} holds a value of size {largest[at]:.3g} and no other above "
-        f"{second[at]:.3g}: if it stands for a missing one, leave it empty and say --impute mean"
-        for at in alone.tolist()
-    ]
-
-
-def _split(strata: np.ndarray | None, n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return indices of the training and the test samples; all and None if the fraction is 0."""
-    if fraction == 0:
-        return np.arange(n), None
-    splitting = require_package("sklearn.model_selection", "--test-fraction")
-    try:
-        train, test = splitting.train_test_split(np.arange(n), test_size=fraction, stratify=strata, random_state=seed)
-    except ValueError as error:
-        raise InputError(f"--test-fraction is {fraction}: {n} samples cannot be split so: {error}") from error
-    return np.sort(train), np.sort(test)
-
-
-def _kernel(options: Training, x: Any) -> kernels.Kernel:
-    """Build the kernel, with a width from the training points where no number is given."""
-    if options.kernel == "linear":
-        return kernels.Linear()
-    width = resolve_gamma("scale" if options.gamma is None else options.gamma, x)
-    require(math.isfinite(width), f"gamma is {options.gamma!r}: a finite number is needed.")
-    finite = options.coef0 is None or math.isfinite(options.coef0)
-    require(finite, f"--coef0 is {options.coef0}: a finite number is needed.")
-    degree = 3 if options.degree is None else options.degree
-    given = {"gamma": width, "degree": degree, "coef0": options.coef0}
-    used = {name: given[name] for name in KERNEL_OPTIONS[options.kernel] if given[name] is not None}
-    classes = {"rbf": kernels.RBF, "laplacian": kernels.Laplacian, "sigmoid": kernels.Sigmoid}
-    return classes.get(options.kernel, kernels.Polynomial)(**used)
+    splits: Any = KFold(folds, shuffle=True, random_state=seed)
+    if job.classes is not None:
+        splits = [tuple(map(np.flatnonzero, fold)) for fold in fold_masks(y, folds, None, seed)]
+    scores = np.full((folds, len(Cs)), np.nan)
+    with progress_bar("folds", len(Cs)) as bar, errors_of("--folds"), watching() as stop, suppress(KeyboardInterrupt):
+        for place, C in until_halt(enumerate(Cs)):
+            found = cross_val_score(estimator(job, C), job.x, y, cv=splits, error_score="raise")  # pyright: ignore
+            stop.check()  # an interrupted fit scores nothing
+            scores[:, place] = found
+            if bar is not None:
+                bar(advance=1, note=f"C {C:.4g}")
+    return Scores(np.asarray(Cs), scores)

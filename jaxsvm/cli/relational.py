@@ -1,54 +1,47 @@
 """The command `jaxsvm relational`: train an SVM over a join in a DuckDB file."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import jax
 
 import jaxsvm
 from jaxsvm.cli.app import command
-from jaxsvm.cli.options import Json, MaxSeconds, Tol, option
-from jaxsvm.cli.report.progress import progress_bar
-from jaxsvm.cli.report.solution import totals
-from jaxsvm.cli.report.text import finish, show
+from jaxsvm.cli.options import Json, MaxSeconds, Number, Positive, Text, Tol, of_data, of_model, of_output, of_solver
+from jaxsvm.cli.report import finish, progress_bar, show, totals
 from jaxsvm.cli.system import Interrupts, check_writable, save
 from jaxsvm.errors import require
 from jaxsvm.relational.tables.sql import require_free
 
+Texts = list[str] | None
+
 
 @command("relational")
 def fit_join(
-    database: Annotated[str, option("--database", "A DuckDB file.", "FILE")],
-    fact: Annotated[str, option("--fact", "Table that holds the label.")],
-    label: Annotated[str, option("--label", "Column of the label in that table.")],
-    table: Annotated[list[str] | None, option("--table", "Another table or view; repeat for each.")] = None,
-    key: Annotated[
-        list[str] | None, option("--key", "Columns that join; default: columns of equal names.", "A.X=B.Y")
-    ] = None,
-    feature: Annotated[list[str] | None, option("--feature", "A feature; default: all others.", "TABLE.COLUMN")] = None,
-    positive: Annotated[str | None, option("--positive", "Label of the class +1.")] = None,
-    missing: Annotated[
-        str, option("--missing", "Treatment of missing values.", ("refuse", "impute", "drop"))
-    ] = "refuse",
-    lam: Annotated[float | None, option("--lam", "Regulariser: mean loss + lam |w|^2.")] = None,
-    C: Annotated[float | None, option("--C", "Penalty instead of --lam: lam = 1 / (2 C N).")] = None,
-    engine: Annotated[
-        str, option("--engine", "Engine that counts rows.", ("auto", "rows", "merge", "grid", "sketch"))
-    ] = "auto",
-    loss: Annotated[str, option("--loss", "Loss to minimise beside lam |w|^2.", ("hinge", "squared_hinge"))] = "hinge",
-    eps: Annotated[float, option("--eps", "Accuracy of the sketch's counts.")] = 0.1,
-    scale: Annotated[str, option("--scale", "Scaling of numeric columns.", ("none", "max", "standard"))] = "standard",
+    database: Annotated[str, of_data(help="A DuckDB file.", metavar="FILE")],
+    fact: Annotated[str, of_data(help="Table that holds the label.")],
+    label: Annotated[str, of_data(help="Column of the label in that table.")],
+    table: Annotated[Texts, of_data(help="Another table or view; repeat for each.")] = None,
+    key: Annotated[Texts, of_data(help="Columns that join; default: of equal names.", metavar="A.X=B.Y")] = None,
+    feature: Annotated[Texts, of_data(help="A feature; default: all others.", metavar="TABLE.COLUMN")] = None,
+    positive: Positive = None,
+    missing: Annotated[Literal["refuse", "impute", "drop"], of_data(help="Treatment of missing values.")] = "refuse",
+    scale: Annotated[Literal["none", "max", "standard"], of_data(help="Scaling of numeric columns.")] = "standard",
+    lam: Annotated[Number, of_model(help="Regulariser: mean loss + lam |w|^2.")] = None,
+    C: Annotated[Number, of_model("--C", help="Penalty instead of --lam: lam = 1 / (2 C N).")] = None,
+    loss: Annotated[Literal["hinge", "squared_hinge"], of_model(help="Loss to minimise beside lam |w|^2.")] = "hinge",
+    engine: Annotated[str, of_solver(help="Engine that counts rows: auto, rows, merge, grid or sketch.")] = "auto",
+    eps: Annotated[float, of_solver(help="Accuracy of the sketch's counts.")] = 0.1,
     tol: Tol = 1e-3,
-    max_steps: Annotated[int, option("--max-steps", "Cap on passes over the tables.")] = 200,
+    max_steps: Annotated[int, of_solver(help="Cap on passes over the tables.")] = 200,
     max_seconds: MaxSeconds = None,
-    sql: Annotated[str | None, option("--sql", "File to write the scoring query to.", "FILE")] = None,
-    score: Annotated[str, option("--score", "Name of the column of scores in that query.")] = "score",
+    sql: Annotated[Text, of_output(help="File to write the scoring query to.", metavar="FILE")] = None,
+    score: Annotated[str, of_output(help="Name of the column of scores in that query.")] = "score",
     as_json: Json = False,
 ) -> None:
     """Fit a linear SVM over the join of tables in a DuckDB file, without forming the join."""
     check_writable(sql, database, option="--sql")
     keys, features = _keys(key or []), {}
-    named = [fact, *(table or []), *(name for pair in keys for name in pair)]
-    names: list[str] = list(dict.fromkeys(named))
+    names: list[str] = list(dict.fromkeys([fact, *(table or []), *(name for pair in keys for name in pair)]))
     require(len(names) > 1, "--table is missing: name at least one table that joins --fact, or a --key.")
     for text in feature or []:
         name, column = _column("--feature", text)
@@ -64,11 +57,11 @@ def fit_join(
         with progress_bar("relational", max_steps) as bar:
 
             def draw(step: int, dual: float, primal: float) -> None:
-                bar.update(completed=step, note=f"F* in [{dual:.4g}, {primal:.4g}]")
+                bar(completed=step, note=f"F* in [{dual:.4g}, {primal:.4g}]")  # pyright: ignore[reportOptionalCall]
 
             fitted = jaxsvm.relational.fit(
                 join, lam, eps, engine, C=C, loss=loss, scale=scale, tol=tol, max_steps=max_steps,
-                max_seconds=max_seconds, callback=bar.callback(draw),
+                max_seconds=max_seconds, callback=None if bar is None else draw,
             )  # fmt: skip
         interrupts.armed = False
     if sql is not None:

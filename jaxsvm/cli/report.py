@@ -1,0 +1,191 @@
+"""What the command says: reports on stdout as tables or JSON, progress and errors on stderr, exit codes."""
+
+import contextlib
+import enum
+import errno
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import rich.progress
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from jaxsvm.errors import InputError, require
+from jaxsvm.results.fit import Certificate
+from jaxsvm.results.status import Status, advice
+
+
+class Exit(enum.IntEnum):
+    """Exit codes of the command."""
+
+    CERTIFIED = 0
+    NOT_CERTIFIED = 1
+    BAD_INPUT = 2
+    INTERRUPTED = 130
+
+
+ADVICE = {
+    Status.STALLED: "The floor of the numbers is reached: use a larger --tol, scaled columns or a smaller C.",
+    Status.MAX_STEPS: "Raise --max-steps or --nu, or loosen --tol.",
+    Status.INTERRUPTED: "Give it more time or loosen --tol.",
+}
+"""Advice for a status in terms of the command's options; `results/status.py` names the library's arguments."""
+
+TITLES = {
+    "relative_gap": "gap", "train_accuracy": "train accuracy", "train_r2": "train R2", "cv_accuracy": "cv accuracy",
+    "cv_r2": "cv R2", "cv_standard_error": "+-", "test_accuracy": "test accuracy", "test_r2": "test R2",
+}  # fmt: skip
+"""Titles of columns whose key is not their title."""
+
+FORMATS = {
+    "C": ".4g",
+    "status": "",
+    "relative_gap": ".1e",
+    "primal": ".5g",
+    "steps": "",
+    "support": "",
+    "epsilon": ".4g",
+}
+"""The first columns of a path's table, and their formats; scores follow."""
+
+
+def show(as_json: bool, report: dict[str, Any]) -> None:
+    """Print a report as JSON, or as text: the facts, tables, the note."""
+    if as_json:
+        write(json.dumps(_strict(report), indent=2, allow_nan=False) + "\n")
+        return
+    console = Console(soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else 160)
+    facts = Table(show_header=False, box=None)
+    for name, value in report.items():
+        if name not in ("path", "widths", "table", "note") and value is not None and value != []:
+            size = f"{value / 2**30:.4g} GiB" if name.startswith("bytes_of") or name.endswith("_memory") else None
+            facts.add_row(name.replace("bytes_of", "memory of").replace("_", " "), size or shown(value))
+    with console.capture() as captured:
+        console.print(facts)
+        for rows in filter(None, (report.get("widths"), report.get("path"), report.get("table"))):
+            titles, lines = cells(rows)
+            table = Table(*(Column(title, justify="right", no_wrap=True) for title in titles), box=None)
+            for row, line in zip(rows, lines, strict=True):
+                table.add_row(*line, style=None if row.get("certified", True) else "red")
+            console.print(table)
+        if report.get("note"):
+            console.print(printable(report["note"]))
+    write(captured.get())
+
+
+def cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the titles and the cells of a table of rows: of a path the main columns, then all scores that it has."""
+    formats = {name: ".4g" if isinstance(value, float) else "" for name, value in rows[0].items()}
+    if "certified" in rows[0]:
+        present = [name for name in (*FORMATS, *TITLES) if any(row.get(name) is not None for row in rows)]
+        formats = {name: FORMATS.get(name, ".4f") for name in present}
+    lines = [
+        ["" if row.get(name) is None else printable(format(row[name], form)) for name, form in formats.items()]
+        for row in rows
+    ]
+    return [printable(TITLES.get(name, name)) for name in formats], lines
+
+
+def shown(value: Any) -> str:
+    """Format a value for a table."""
+    if isinstance(value, dict):
+        return ", ".join(shown(part) if name == "kernel" else f"{name} {shown(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else printable(str(value)) or "(unnamed)"
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters written as escapes: labels and names must not move a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _strict(value: Any) -> Any:
+    """Replace NaN and infinity, which JSON does not have, by None."""
+    if isinstance(value, dict):
+        return {name: _strict(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def require_stdout() -> None:
+    """Refuse a closed stdout, before the work."""
+    require(sys.stdout is not None, "the report cannot be written: stdout is closed.")
+
+
+def write(text: str) -> None:
+    """Write a text to stdout; a reader that has read enough, such as `head`, is no failure.
+
+    Raises:
+        InputError: If stdout is full, or its encoding lacks a character.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the report cannot be written: stdout takes {error.encoding}, which has no {error.object[error.start]!a}; "
+            "set PYTHONIOENCODING=utf-8."
+        ) from None
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # else Python writes the rest when it leaves, and fails again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:
+            raise InputError(f"the report cannot be written to stdout: {error.strerror or error}.") from None
+
+
+def complain(message: str) -> None:
+    """Print an error as one line on stderr."""
+    typer.echo(f"jaxsvm: error: {printable(in_options(message))}", err=True)
+
+
+def in_options(message: str) -> str:
+    """Return an error in one line; where it names Python's argument and the option, the option is left."""
+    return re.sub(r"\(\w+=[^(),]*, (--[^()]*\))", r"(\1", " ".join(message.split()))
+
+
+def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True, dtype: str = "float64") -> None:
+    """Name on stderr what is not certified, and end the command with its exit code."""
+    failed = [Status(int(status)) for status in statuses if status != Status.CONVERGED]
+    if failed:
+        hint = ADVICE.get(failed[0]) or advice(failed[0])
+        hint += " Or take --dtype float64." if failed[0] == Status.STALLED and dtype == "float32" else ""
+        typer.echo(f"jaxsvm: not certified: {', '.join(status.name for status in failed[:8])}. {hint}", err=True)
+    if interrupted:
+        raise typer.Exit(Exit.INTERRUPTED)
+    raise typer.Exit(Exit.CERTIFIED if complete and not failed else Exit.NOT_CERTIFIED)
+
+
+def totals(certificate: Certificate) -> dict[str, float]:
+    """Sum the primal and dual values of all decision functions, and take the largest gap."""
+    return {
+        "primal": float(np.sum(certificate.primal)),
+        "dual": float(np.sum(certificate.dual)),
+        "relative_gap": float(np.max(certificate.relative_gap)),
+    }
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, total: float | None = None) -> Iterator[Callable[..., Any] | None]:
+    """Draw a bar on stderr while the context runs: yield a function that changes it (`advance=`, `total=`, `note=`).
+
+    It yields None if stderr is no terminal: a fit without a callback is faster.
+    """
+    console = Console(stderr=True)
+    columns = (
+        "{task.description}",
+        rich.progress.BarColumn(),
+        rich.progress.TimeElapsedColumn(),
+        "{task.fields[note]}",
+    )
+    with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=total, note="")
+        yield (lambda **changes: progress.update(task, **changes)) if console.is_terminal else None

@@ -1,1 +1,0 @@
-"""Everything that the command shows: progress bars, solutions, text and pages."""
