@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsvm.coresets.construction.coreset import Plan, choose, draw, propose
-from jaxsvm.coresets.construction.sampling import independent
+from jaxsvm.coresets.construction import Plan, choose, draw, propose
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import solve
+from jaxsvm.coresets.sampling import independent
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_compilation_cache_dir", "/tmp/cache_cs")

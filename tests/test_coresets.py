@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from jaxsvm import coresets
-from jaxsvm.coresets.construction.calibration import calibrated
-from jaxsvm.coresets.construction.coreset import _construct
-from jaxsvm.coresets.construction.partition import cells, draw, partition
-from jaxsvm.coresets.construction.queries import hinges, objectives
-from jaxsvm.coresets.construction.sampling import inclusion, independent, systematic
-from jaxsvm.coresets.construction.sensitivity import gammas
+from jaxsvm.coresets.bounds import cells, draw, gammas, partition
+from jaxsvm.coresets.construction import _construct
 from jaxsvm.coresets.pilot import solve
+from jaxsvm.coresets.queries import hinges, objectives
+from jaxsvm.coresets.sampling import calibrated, inclusion, independent, systematic
 from jaxsvm.coresets.summary import solution
 from jaxsvm.errors import InputError
 

@@ -17,7 +17,7 @@ import samples
 import jaxsvm
 from jaxsvm import coresets, designs
 from jaxsvm.cli.report import complain, show
-from jaxsvm.coresets.parts.stream import Stream
+from jaxsvm.coresets.stream import Stream
 from jaxsvm.coresets.summary import Coreset
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.models import interchange

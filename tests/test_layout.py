@@ -45,7 +45,7 @@ MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
     "cli": 1_937,
-    "coresets": 2_733,
+    "coresets": 2_702,
     "datasets": 2_798,
     "derivatives": 506,
     "designs": 2_485,
@@ -68,7 +68,7 @@ LINES = {
     "solvers": 6_022,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1709, 250
+OWN_IMPORTS, FILES = 1703, 245
 """Lines that import from this library, and files."""
 
 

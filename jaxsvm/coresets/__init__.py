@@ -8,14 +8,14 @@ They serve data that do not fit into memory, come as a stream, change, or lie on
 one linear SVM in memory, train on all of the data: that is as fast as making the coreset.
 """
 
-from jaxsvm.coresets.construction.coreset import coreset
-from jaxsvm.coresets.construction.evaluation import Evaluation, evaluate
-from jaxsvm.coresets.construction.kernel import kernel_coreset, kernel_sensitivity
-from jaxsvm.coresets.construction.sampling import sample_size
-from jaxsvm.coresets.construction.sensitivity import exact_sensitivity, sensitivity
-from jaxsvm.coresets.parts.dynamic import DynamicCoreset
-from jaxsvm.coresets.parts.stream import Stream, StreamState, load_coreset, save_coreset
+from jaxsvm.coresets.bounds import exact_sensitivity, sensitivity
+from jaxsvm.coresets.construction import coreset
+from jaxsvm.coresets.dynamic import DynamicCoreset
+from jaxsvm.coresets.evaluation import Evaluation, evaluate
+from jaxsvm.coresets.kernel import kernel_coreset, kernel_sensitivity
 from jaxsvm.coresets.rows import from_dask, from_files, of_rows, on_mesh
+from jaxsvm.coresets.sampling import sample_size
+from jaxsvm.coresets.stream import Stream, StreamState, load_coreset, save_coreset
 from jaxsvm.coresets.summary import Coreset
 
 __all__ = [

@@ -6,7 +6,7 @@ Rows that fit are fetched, and `coreset` makes the coreset of them. Of more rows
 
 1. `designs` fits the machine to a rough gap (the pilot), whose dual value is a lower bound of the optimum.
 2. A sample gives centres of cells; a pass adds up the exact weights and means of the cells.
-3. A pass adds up the bounds "dir" on sensitivities (`sensitivity.py`), t in all, and the totals of `calibration.py`.
+3. A pass adds up the bounds "dir" on sensitivities (`bounds.py`), t in all, and the totals of `sampling.py`.
 4. A pass draws each row by itself, with `pi = min(1, M (eta gamma / t + (1 - eta) u / U))`.
 
 Rows drawn have the weights `u / pi`, calibrated to the totals. They are far more than the points that `coreset` then
@@ -30,13 +30,12 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
 from jaxsvm import designs
-from jaxsvm.coresets.construction.calibration import calibrated, totals_of
-from jaxsvm.coresets.construction.coreset import coreset, plan_of
-from jaxsvm.coresets.construction.partition import Cells, centres, nearest
-from jaxsvm.coresets.construction.queries import hinges
-from jaxsvm.coresets.construction.sensitivity import gammas
+from jaxsvm.coresets.bounds import Cells, centres, gammas, nearest
+from jaxsvm.coresets.construction import coreset, plan_of
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot
+from jaxsvm.coresets.queries import hinges
+from jaxsvm.coresets.sampling import calibrated, totals_of
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, centred, float_dtype, padded
 from jaxsvm.datasets.labels import index_of
 from jaxsvm.datasets.scaling import Scaling

@@ -13,9 +13,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxsvm.coresets.construction.sampling import independent
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
+from jaxsvm.coresets.sampling import independent
 from jaxsvm.numerics.linear.elimination import factored
 
 

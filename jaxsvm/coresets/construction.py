@@ -9,7 +9,7 @@ Points are drawn by bounds on their sensitivities and weighted by the inverse of
                    the objective that a point has at some tens of queries, r its pull on the dual vector of the pilot
                    (`queries.py`). Systematic sampling along the cells of the partition: unbiased, no point twice. Any
                    q >= eta gamma / t keeps the guarantee, with t / eta instead of t.
-    "mixture"      the same draw, with weights calibrated to known totals of all the points (`calibration.py`): a small
+    "mixture"      the same draw, with weights calibrated to known totals of all the points (`sampling.py`): a small
                    part of the error, a bias of the order 1 / m.
 
 A coreset of so few points that they are separable says little about the points that were not drawn, and a machine
@@ -31,12 +31,11 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.coresets.construction.calibration import calibrated, reach_of, totals_of
-from jaxsvm.coresets.construction.queries import hinges, objectives, pool, pulls, scores
-from jaxsvm.coresets.construction.sampling import inclusion, independent, query_error, systematic
-from jaxsvm.coresets.construction.sensitivity import BOUNDS, REGULARISERS, cluster_counts, smallest
+from jaxsvm.coresets.bounds import BOUNDS, REGULARISERS, cluster_counts, smallest
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
+from jaxsvm.coresets.queries import hinges, objectives, pool, pulls, scores
+from jaxsvm.coresets.sampling import calibrated, inclusion, independent, query_error, reach_of, systematic, totals_of
 from jaxsvm.coresets.summary import (
     Coreset,
     as_data,

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike
 
-from jaxsvm.coresets.construction.coreset import node_plan
-from jaxsvm.coresets.parts.nodes import Node, as_coreset, joined, node_key, reduced
+from jaxsvm.coresets.construction import node_plan
+from jaxsvm.coresets.stream import Node, as_coreset, joined, node_key, reduced
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike

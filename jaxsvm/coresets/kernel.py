@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jaxsvm.coresets.construction.coreset import coreset
-from jaxsvm.coresets.construction.sensitivity import directional, own_partition, tight
+from jaxsvm.coresets.bounds import directional, own_partition, tight
+from jaxsvm.coresets.construction import coreset
 from jaxsvm.coresets.pilot import Pilot
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype
 from jaxsvm.gram.build import gram

@@ -1,1 +1,0 @@
-"""Build a coreset: sensitivities, calibration, sampling."""

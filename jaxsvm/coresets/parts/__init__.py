@@ -1,1 +1,0 @@
-"""Build coresets of data in parts: streams, files, meshes, clusters."""
