@@ -243,7 +243,6 @@ def test_products_in_blocks_are_those_of_scipy(shape):
     np.testing.assert_allclose(jax.grad(lambda v: points.transposed_dot(v) @ w)(v), matrix @ w, rtol=1e-12, atol=1e-12)
 
 
-def test_a_bcsr_whose_entries_come_twice_is_refused():
+def test_entries_of_a_bcsr_that_come_twice_are_summed_as_scipys_are():
     twice = jax_sparse.BCSR((jnp.ones(3), jnp.array([1, 1, 0]), jnp.array([0, 2, 3])), shape=(2, 3))
-    with pytest.raises(InputError, match="^x is a BCSR with entries that come twice"):
-        as_points(twice)
+    np.testing.assert_array_equal(as_points(twice).rows(jnp.arange(2)), [[0, 2, 0], [1, 0, 0]])

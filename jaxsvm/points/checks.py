@@ -27,7 +27,9 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         InputError: On other shapes, an empty set, NaN or infinity, columns or entries that int32 cannot count.
     """
     dtype = None if dtype is None else floating(dtype)
-    if hasattr(x, "tocsr"):
+    if is_sparse(x) and not isinstance(x, CSR) and not hasattr(x, "tocsr"):
+        x = _of_bcsr(x, name)
+    if hasattr(x, "tocsr") and not isinstance(x, CSR):
         _require_numbers(name, x.dtype)
         _require_two_axes(name, x.shape)  # SciPy's sparse arrays may have one
         _require_countable(name, x.shape, x.nnz)
@@ -37,8 +39,6 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         dtype = floating(x.dtype) if dtype is None and x.dtype.itemsize < 4 else dtype
         points = x if dtype is None else dataclasses.replace(x, data=x.data.astype(dtype))
         _require_held(name, x.data, points.data)
-    elif not isinstance(x, np.ndarray) and _is_bcsr(x):
-        points = _from_bcsr(x, dtype, name)
     else:
         points = _from_dense(x, dtype, name)
     _require_two_axes(name, points.shape)
@@ -52,23 +52,18 @@ def is_sparse(x: Any) -> bool:
     return hasattr(x, "indptr")
 
 
-def _from_bcsr(x: Any, dtype: Any, name: str) -> CSR:
+def _of_bcsr(x: Any, name: str) -> Any:
+    """Convert JAX's BCSR to SciPy's CSR."""
+    from scipy.sparse import csr_array
+
     if not is_concrete(x):
         raise InputError(f"{name} is a traced BCSR: its longest row is not known; convert it to CSR outside jit.")
-    _require_numbers(name, x.data.dtype)
     _require_two_axes(name, x.shape)
-    _require_countable(name, x.shape, x.data.shape[0])
     if x.data.ndim != 1:
         raise InputError(f"{name} is a BCSR with dense or batch axes: entries (nse,) of a matrix are needed.")
-    width = int(np.diff(np.asarray(x.indptr)).max(initial=0))
-    data = jnp.asarray(x.data, floating(x.data.dtype) if dtype is None else dtype)
-    indices = jnp.asarray(x.indices, jnp.int32)
-    if not len(data):  # a gather needs at least one entry
-        data, indices = jnp.zeros(1, data.dtype), jnp.zeros(1, jnp.int32)
-    _require_distinct_entries(name, x)
-    points = CSR(data, indices, jnp.asarray(x.indptr, jnp.int32), x.shape[1], max(width, 1))
-    _require_held(name, x.data, points.data)
-    return points
+    short = jnp.issubdtype(x.data.dtype, jnp.floating) and x.data.dtype.itemsize < 4  # unknown to SciPy
+    data = np.asarray(x.data, np.float32 if short else None)
+    return csr_array((data, np.asarray(x.indices), np.asarray(x.indptr)), shape=x.shape)
 
 
 def _from_dense(x: Any, dtype: Any, name: str) -> Any:
@@ -102,24 +97,11 @@ def _require_two_axes(name: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def _is_bcsr(x: Any) -> bool:
-    return all(hasattr(x, part) for part in ("data", "indices", "indptr", "shape")) and not hasattr(x, "ravel")
-
-
 def _require_countable(name: str, shape: tuple[int, ...], entries: int) -> None:
     """Refuse more columns or entries than int32 can count: larger numbers would wrap."""
     for what, count in (("columns", shape[1]), ("entries", entries)):
         if count > MAX_INT32:
             raise InputError(f"{name} has {count} {what}: up to {MAX_INT32} can be counted (int32).")
-
-
-def _require_distinct_entries(name: str, x: Any) -> None:
-    """Refuse duplicate entries: they would count twice in some sums and once in others."""
-    indptr = np.asarray(x.indptr, np.int64)
-    rows = np.repeat(np.arange(len(indptr) - 1), indptr[1:] - indptr[:-1])
-    place = rows * x.shape[1] + np.asarray(x.indices)[: len(rows)]
-    if len(np.unique(place)) < len(place):
-        raise InputError(f"{name} is a BCSR with entries that come twice: `sum_duplicates()` makes them one.")
 
 
 def _require_numbers(name: str, dtype: Any) -> None:

@@ -1,7 +1,8 @@
 """Screen samples safely: prove dual variables before a problem is solved, or while it is solved."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from jaxsvm.screening.rules import (
     Screening,
@@ -13,10 +14,6 @@ from jaxsvm.screening.rules import (
     intersection_test,
 )
 
-if TYPE_CHECKING:
-    from jaxsvm.path.epsilon import EpsilonPath, epsilon_path
-    from jaxsvm.path.screening_report import Report, screening_report
-
 _OF_PATHS = {
     "EpsilonPath": "jaxsvm.path.epsilon",
     "Report": "jaxsvm.path.screening_report",
@@ -24,6 +21,10 @@ _OF_PATHS = {
     "screening_report": "jaxsvm.path.screening_report",
 }
 """Public names that solve whole paths, imported on first use, since paths import this room."""
+EpsilonPath: Any
+Report: Any
+epsilon_path: Callable[..., Any]
+screening_report: Callable[..., Any]
 
 
 def __getattr__(name: str) -> Any:
