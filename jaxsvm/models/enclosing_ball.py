@@ -122,18 +122,11 @@ def is_coreset(
 def _members(subset: ArrayLike, present: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
     """Return which samples a subset has, of those present; refuse what is neither indices nor booleans."""
     n, given = len(present), np.asarray(subset)
-    if given.dtype == bool and given.shape == (n,):
-        given = np.flatnonzero(given)
-    is_whole = given.ndim == 1 and given.size > 0 and given.dtype.kind in "iu"
-    if not (is_whole and given.min() >= 0 and given.max() < n and present[given].any()):
+    places = np.flatnonzero(given) if given.dtype == bool and given.shape == (n,) else given
+    sound = places.ndim == 1 and places.size > 0 and places.dtype.kind in "iu" and 0 <= places.min() <= places.max() < n
+    if not (sound and present[places].any()):
         raise InputError(
-            f"subset is {_shown(subset)}: indices from 0 to {n - 1}, or {n} booleans, are needed, with a sample of "
-            "positive weight."
+            f"subset is {given.dtype} {np.array2string(given, threshold=5)}: indices from 0 to {n - 1}, or {n} "
+            "booleans, are needed, with a sample of positive weight."
         )
-    return present & np.isin(np.arange(n), given)
-
-
-def _shown(subset: ArrayLike) -> str:
-    values = np.ravel(np.asarray(subset))
-    more = f", ... ({values.size} values)" if values.size > 5 else ""
-    return f"{np.asarray(subset).dtype} of shape {np.shape(subset)}: {', '.join(map(str, values[:5].tolist()))}{more}"
+    return present & np.isin(np.arange(n), places)

@@ -52,10 +52,10 @@ def to_sklearn(model: Model | BaseEstimator) -> SVC | NuSVC | SVR | NuSVR | OneC
     Raises:
         InputError: On another kernel, features in place of kernels, or an estimator without a counterpart.
     """
+    require_package("sklearn", "to_sklearn")
     if not isinstance(model, Model):
         return _of_estimator(model)
     tell_of_preparation(model)
-    require_package("sklearn", "to_sklearn")
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC, SVR
@@ -63,18 +63,15 @@ def to_sklearn(model: Model | BaseEstimator) -> SVC | NuSVC | SVR | NuSVR | OneC
     kernel, parameters, points = kernel_and_points(model)
     _, coef, bias, order, counts = machine_layout(model)
     machine: Any = (SVR if model.classes is None else SVC)(kernel=kernel, **parameters)
+    flip = -1.0 if len(model.classes or ()) == 2 else 1.0  # scikit-learn shows the other sign
+    _set_solution(machine, flip * np.ascontiguousarray(coef[:, order]), flip * np.array(bias), flip)
     machine.support_vectors_ = np.ascontiguousarray(points[order])
     machine.support_ = np.arange(len(order), dtype=np.int32)  # among these support vectors: no training set is known
     machine._n_support = np.array(counts if model.classes is not None else [len(order), 0], np.int32)
-    machine._dual_coef_, machine._intercept_ = np.ascontiguousarray(coef[:, order]), np.array(bias)
-    flip = -1.0 if len(model.classes or ()) == 2 else 1.0  # scikit-learn shows the other sign
-    machine.dual_coef_, machine.intercept_ = flip * machine._dual_coef_, flip * machine._intercept_
-    machine._probA = machine._probB = np.empty(0)
     machine._gamma, machine._sparse = parameters.get("gamma", 0.0), False
     machine.fit_status_, machine.shape_fit_, machine.n_features_in_ = 0, points.shape, points.shape[1]
     if model.classes is not None:
-        machine.classes_ = array_of(model.classes)
-        machine.class_weight_ = np.ones(len(model.classes))
+        machine.classes_, machine.class_weight_ = array_of(model.classes), np.ones(len(model.classes))
     scaler: Any = StandardScaler()
     if model.columns is not None:
         (machine if model.scaling is None else scaler).feature_names_in_ = np.asarray(model.columns, object)
@@ -88,7 +85,6 @@ def to_sklearn(model: Model | BaseEstimator) -> SVC | NuSVC | SVR | NuSVR | OneC
 
 def _of_estimator(estimator: Any) -> Any:
     """Convert a fitted estimator of ours to the scikit-learn estimator of the same name."""
-    require_package("sklearn", "to_sklearn")
     from sklearn import svm
     from sklearn.utils.validation import check_is_fitted
 
@@ -107,28 +103,28 @@ def _of_estimator(estimator: Any) -> Any:
     machine: Any = theirs()
     shared = estimator.get_params().keys() & machine.get_params().keys() - {"probability"}
     machine.set_params(**{name: getattr(estimator, name) for name in shared})
-    copied = ("support_", "support_vectors_", "_n_support", "intercept_", "fit_status_", "shape_fit_", "n_features_in_")
-    copied += ("n_iter_", "_gamma", "_sparse", "classes_", "class_weight_", "feature_names_in_", "offset_")
+    copied = ("support_", "support_vectors_", "_n_support", "fit_status_", "shape_fit_", "n_features_in_", "n_iter_")
+    copied += ("_gamma", "_sparse", "classes_", "class_weight_", "feature_names_in_", "offset_")
     for name in copied:
         if hasattr(estimator, name):
             setattr(machine, name, getattr(estimator, name))
-    coef, flip = estimator.dual_coef_, -1.0 if len(classes) == 2 else 1.0
-    coef = np.ascontiguousarray(coef.toarray() if estimator._sparse else coef)
-    machine.dual_coef_, machine._dual_coef_ = _as_stored(coef, estimator), _as_stored(flip * coef, estimator)
-    machine._intercept_ = flip * estimator.intercept_
-    machine._probA = machine._probB = np.empty(0)
-    machine._effective_probability = False  # scikit-learn 1.9 reads it
+    _set_solution(machine, estimator.dual_coef_, estimator.intercept_, -1.0 if len(classes) == 2 else 1.0)
     return machine
 
 
-def _as_stored(coef: np.ndarray, estimator: Any) -> Any:
-    """Return coefficients as scikit-learn keeps them: of sparse points as CSR in which zeros are stored too."""
-    if not estimator._sparse:
-        return coef
-    from scipy.sparse import csr_array
+def _set_solution(machine: Any, coef: Any, intercept: np.ndarray, flip: float) -> None:
+    """Set a solution as scikit-learn keeps it: of sparse points as CSR, in which zeros are stored too."""
+    coef = np.ascontiguousarray(coef.toarray() if hasattr(coef, "toarray") else coef)
+    machine.dual_coef_, machine._dual_coef_ = coef, flip * coef
+    if getattr(machine, "_sparse", False):
+        from scipy.sparse import csr_array
 
-    k, s = coef.shape
-    return csr_array((coef.ravel(), np.tile(np.arange(s, dtype=np.int32), k), s * np.arange(k + 1, dtype=np.int32)))
+        k, s = coef.shape
+        places = (np.tile(np.arange(s, dtype=np.int32), k), s * np.arange(k + 1, dtype=np.int32))
+        machine.dual_coef_, machine._dual_coef_ = (csr_array((c.ravel(), *places)) for c in (coef, flip * coef))
+    machine.intercept_, machine._intercept_ = intercept, flip * intercept
+    machine._probA = machine._probB = np.empty(0)
+    machine._effective_probability = False  # scikit-learn 1.9 reads it
 
 
 OPSET, IR_VERSION = 13, 7
