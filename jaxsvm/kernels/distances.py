@@ -38,24 +38,14 @@ from jaxsvm.points.rows import CSR, transposed_product
 from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device, promoting
 from jaxsvm.runtime.loops import cond, scan
 
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """Numbers chosen by measurement, for squared distances between points in units of a kernel's width."""
-
-    cancelled_share: float = 16.0
-    """An expansion keeps its digits if `|x|^2 + |z|^2 <= cancelled_share (1 + distance)`: its error, about eps / 4 of
-    the left side, is then a few units of rounding of a kernel value near 1, or of the exponent."""
-    features_up_to_which_differences_are_fast: int = 4
-    """With so few features, differences take no longer than a matrix product."""
-    rows_up_to_which_each_is_reduced: int = 8
-    """So few rows are one reduction each, without a transposed copy of the other points."""
-
-
-MEASURED = Measured()
-
-
-NEAR = math.sqrt(MEASURED.cancelled_share / 2)
+CANCELLED_SHARE = 16.0
+"""An expansion keeps its digits if `|x|^2 + |z|^2 <= CANCELLED_SHARE (1 + distance)`: its error, about eps / 4 of the
+left side, is then a few units of rounding of a kernel value near 1, or of the exponent."""
+FEW_FEATURES = 4
+"""With so few features, differences take no longer than a matrix product."""
+FEW_ROWS = 8
+"""So few rows are one reduction each, without a transposed copy of the other points."""
+NEAR = math.sqrt(CANCELLED_SHARE / 2)
 """If all points lie within so many widths of the origin, the expansion keeps its digits in every pair."""
 
 
@@ -86,9 +76,7 @@ def squared_distances(
     def differences() -> Array:
         return by_differences(x, z, weights, jnp.square)
 
-    if not near and (
-        x.shape[1] <= MEASURED.features_up_to_which_differences_are_fast or min(x.shape[0], z.shape[0]) == 1
-    ):
+    if not near and (x.shape[1] <= FEW_FEATURES or min(x.shape[0], z.shape[0]) == 1):
         return differences()
     expanded, sizes = _expansion(x, z, weights, squares)
     if near:
@@ -104,8 +92,8 @@ def by_differences(
 ) -> Float[Array, "n m"]:
     """Compute `sum_k w_k size(x_k - z_k)` of every pair, without an array `(n, m, d)`."""
     (n, d), m = x.shape, z.shape[0]
-    few_rows = min(n, m) <= MEASURED.rows_up_to_which_each_is_reduced
-    if few_rows and d > MEASURED.features_up_to_which_differences_are_fast:
+    few_rows = min(n, m) <= FEW_ROWS
+    if few_rows and d > FEW_FEATURES:
         if m < n:
             return by_differences(z, x, weights, size).T
         return lax.map(lambda point: (weights * size(point - z)).sum(axis=1), x)
@@ -188,7 +176,7 @@ def _lost(expanded: Array, sizes: Array) -> Array:
     # exp(-x) is 0 beyond this x, for any rounding of x.
     zero = float(floats.nmant * np.log(2) - np.log(floats.tiny))
     hopeless = expanded - 8 * float(floats.eps) * sizes > zero
-    return ~((sizes <= MEASURED.cancelled_share * (1 + expanded)) | hopeless)
+    return ~((sizes <= CANCELLED_SHARE * (1 + expanded)) | hopeless)
 
 
 @custom_vmap

@@ -150,9 +150,6 @@ def require_memory(needed: int, what: str, instead: str, most: int | None) -> No
         what: What takes them, after the argument's name and value.
         instead: What to do.
         most: Bytes of the memory; None: unknown, and nothing is refused.
-
-    Raises:
-        InputError: If it does not fit.
     """
     if most is not None and needed > most:
         raise InputError(f"{what} take {needed / 2**30:.3g} GiB, and there are {most / 2**30:.3g}: {instead}.")

@@ -20,9 +20,6 @@ def require_writable(name: str, path: str | os.PathLike[str] | None) -> None:
     Args:
         name: Name of the argument, for the message.
         path: The file.
-
-    Raises:
-        InputError: The message names the argument.
     """
     if path is None:
         return

@@ -83,11 +83,7 @@ class Reference(NamedTuple):
 
 
 def require_screenable(problem: Any) -> None:
-    """Refuse a problem for which no rule is safe.
-
-    Raises:
-        InputError: With an alternative.
-    """
+    """Refuse a problem for which no rule is safe."""
     require_problem(problem)
     if not problem.restricts:
         raise InputError(
@@ -114,11 +110,7 @@ def screenable(problem: Any) -> Restrictable:
 
 
 def require_reference(problem: Restrictable, fit: Any, name: str = "reference") -> None:
-    """Refuse a reference that is no fit of the problem's samples.
-
-    Raises:
-        InputError: Naming what was found.
-    """
+    """Refuse a reference that is no fit of the problem's samples."""
     require_fit(fit, name)
     if np.shape(fit.alpha) != (problem.n,):
         raise InputError(
