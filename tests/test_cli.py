@@ -29,7 +29,7 @@ from jaxsvm import cli
 from jaxsvm.cli import job, system
 from jaxsvm.datasets import Scaling, load
 from jaxsvm.gram import build
-from jaxsvm.runtime.cache import keep_programs_as_set
+from jaxsvm.runtime.files import keep_programs_as_set
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -52,23 +52,23 @@ LINES = {
     "estimators": 3_083,
     "face": 322,
     "gram": 1_457,
-    "kernels": 975,
+    "kernels": 963,
     "loop": 2_675,
     "model_selection": 1_073,
-    "models": 1_788,
-    "numerics": 1_665,
+    "models": 1_777,
+    "numerics": 1_657,
     "path": 2_387,
-    "plots": 450,
-    "points": 401,
+    "plots": 439,
+    "points": 383,
     "problems": 3_465,
     "relational": 4_231,
     "results": 658,
-    "runtime": 1_242,
-    "screening": 809,
+    "runtime": 1_230,
+    "screening": 802,
     "solvers": 6_022,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1703, 245
+OWN_IMPORTS, FILES = 1702, 243
 """Lines that import from this library, and files."""
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxsvm.numerics.linear import nystroem
-from jaxsvm.numerics.linear.conjugate_gradients import conjugate_gradients
 from jaxsvm.numerics.linear.elimination import padded_factor
+from jaxsvm.numerics.linear.nystroem import conjugate_gradients
 from jaxsvm.numerics.masks import count, every, places_first, some
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.products import sums

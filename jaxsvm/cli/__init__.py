@@ -25,7 +25,7 @@ except MissingPackageError as error:
 from jaxsvm.cli import training, predict, info, coreset, relational  # noqa: F401, I001
 from jaxsvm.cli.app import app
 from jaxsvm.cli.report import Exit
-from jaxsvm.runtime.cache import keep_programs_as_set
+from jaxsvm.runtime.files import keep_programs_as_set
 from jaxsvm.runtime.startup import leave_at_interrupts
 
 __all__ = ["app", "main"]

@@ -12,7 +12,7 @@ import jaxsvm
 from jaxsvm.cli.report import TITLES, cells, shown
 from jaxsvm.model_selection.cross_validation import Scores, WidthValidation
 from jaxsvm.plots.axes import BLUE, GREEN, ORANGE, PURPLE, RED, against_C, axes_of
-from jaxsvm.plots.path import path_scores, width_scores
+from jaxsvm.plots.pictures import path_scores, width_scores
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics import masks
 from jaxsvm.numerics.linear import nystroem
-from jaxsvm.numerics.linear.conjugate_gradients import Apply
 from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
+from jaxsvm.numerics.linear.nystroem import Apply
 from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.products import diagonal, plus_diagonal

@@ -3,8 +3,16 @@
 A function makes a figure of its own if it is given no axes: `path_scores(validated).figure.savefig("scores.png")`.
 """
 
-from jaxsvm.plots.decision import decision_boundary, enclosing_ball
-from jaxsvm.plots.path import convergence, path_figure, path_margin, path_scores, path_support, width_scores
+from jaxsvm.plots.pictures import (
+    convergence,
+    decision_boundary,
+    enclosing_ball,
+    path_figure,
+    path_margin,
+    path_scores,
+    path_support,
+    width_scores,
+)
 
 __all__ = [
     "convergence",

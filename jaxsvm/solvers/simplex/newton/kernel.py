@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.numerics import masks, selection
 from jaxsvm.numerics.line_search import SLOPE_LEFT, hinge_minimum
 from jaxsvm.numerics.linear import nystroem
-from jaxsvm.numerics.linear.conjugate_gradients import Apply, Iterate, conjugate_gradients
 from jaxsvm.numerics.linear.elimination import padded_factor
+from jaxsvm.numerics.linear.nystroem import Apply, Iterate, conjugate_gradients
 from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.products import matmul
