@@ -8,6 +8,7 @@ rules by the same theorem (`jaxsvm.screening.reference`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -376,12 +377,9 @@ def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: 
 
 
 def _distance(wide: Restrictable, reference: Reference, C: Any) -> Array:
-    """Return a bound on the distance of a reference's w from the solution at its C: its ball's radius and centre.
-
-    A dual point beyond its bounds there, by rounding or because another C was given, is clipped to them.
-    """
+    """Return a bound on the distance of a reference's w from the solution at its C: its ball's radius and centre."""
     own = dataclasses.replace(wide, C=C)
-    a = jnp.minimum(reference.a, own.upper)
+    a = jnp.minimum(reference.a, own.upper)  # it may be beyond them by rounding, or since another C was given
     half = (reference.size @ (reference.a - a) + jnp.sqrt(reference.apart)) / 2
     gap = gap_terms(own, a, reference.margins, reference.margins_error).sum()
     return (half + jnp.sqrt(half**2 + gap)) * (1 + 8 * reference.unit)
