@@ -64,7 +64,7 @@ LINES = {
     "relational": 4_231,
     "results": 658,
     "runtime": 1_230,
-    "screening": 802,
+    "screening": 800,
     "solvers": 6_022,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
