@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jaxsvm import relational
 from jaxsvm.errors import InputError
-from jaxsvm.relational.tables.arrow import array_of
+from jaxsvm.relational.tables.columns import array_of
 
 duckdb = pytest.importorskip("duckdb")
 pa = pytest.importorskip("pyarrow")

@@ -39,7 +39,7 @@ from jaxsvm.relational.gradient.bundle import Bundle
 from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.schema.join import Join, prepared
-from jaxsvm.relational.tables.arrow import TableLike
+from jaxsvm.relational.tables.columns import TableLike
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import verdict

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.relational.schema.join import Join
+from jaxsvm.relational.tables.columns import Table, declared, opened
 from jaxsvm.relational.tables.keys import Keys, Request, roles_in
 from jaxsvm.relational.tables.pushdown import Ask, Plan, asking, quoted, refusing
-from jaxsvm.relational.tables.sql_types import declared
 from jaxsvm.runtime.checks import checked
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ def from_ibis(
         # `connection.sql` fails in ibis 12 with sqlglot 30.30, and brings NUMERIC as decimals of 9 places.
         return _from_queries(*_postgres(connection), tables, asked)
 
-    def ask(query: str) -> Any:
-        return backend.sql(query).to_pyarrow()
+    def ask(query: str) -> Table:
+        return opened("", backend.sql(query).to_pyarrow())
 
     def types(query: str) -> tuple[list[str], list[str]]:
-        schema = ask(query).schema
-        return schema.names, [str(kind) for kind in schema.types]
+        table = ask(query)
+        return table.names, [str(values.type) for values in table.values]
 
     return _from_queries(ask, types, tables, asked)
 
@@ -132,12 +132,13 @@ def _postgres(connection: Any) -> tuple[Ask, Types]:
         with refusing(psycopg.Error):
             return connection.raw_sql(query)
 
-    def ask(query: str) -> dict[str, list[Any]]:
+    def ask(query: str) -> Table:
         with cursor_of(query) as cursor:
             # Such as dates beyond Python's.
             with refusing(psycopg.Error, "the database has values that cannot be read"):
                 rows = cursor.fetchall()
-            return {part.name: [row[k] for row in rows] for k, part in enumerate(cursor.description)}
+            names = [part.name for part in cursor.description]
+            return Table(names, [[row[k] for row in rows] for k in range(len(names))])
 
     def types(query: str) -> tuple[list[str], list[str]]:
         with cursor_of(query) as cursor:

@@ -18,12 +18,10 @@ import numpy as np
 
 from jaxsvm.errors import InputError, require_package, require_part
 from jaxsvm.relational.counting import semirings as counting
-from jaxsvm.relational.schema.assembly import assembled, check_types
-from jaxsvm.relational.schema.blocks import Block
-from jaxsvm.relational.tables.arrow import column, column_names, length, opened
+from jaxsvm.relational.schema.assembly import Block, assembled, check_types
+from jaxsvm.relational.tables.columns import column, declared, opened
 from jaxsvm.relational.tables.keys import Keys, Request, roles_in
 from jaxsvm.relational.tables.pushdown import Plan, in_memory
-from jaxsvm.relational.tables.sql_types import declared
 from jaxsvm.runtime.checks import checked, require_one_of, require_positive
 
 SCALES = ("none", "max", "standard")
@@ -119,20 +117,20 @@ class Join:
         """
         require_package("duckdb", "a join of tables")
         if not isinstance(tables, Mapping) or not tables:
-            held = "empty" if isinstance(tables, Mapping) else f"a {type(tables).__name__}"
-            raise InputError(f"tables is {held}: a dict of at least one table by name is needed.")
-        tables = {str(name): opened(f"tables[{name!r}]", table) for name, table in tables.items()}
-        named = {name: column_names(table) for name, table in tables.items()}
+            found = "empty" if isinstance(tables, Mapping) else f"a {type(tables).__name__}"
+            raise InputError(f"tables is {found}: a dict of at least one table by name is needed.")
+        given = {str(name): opened(f"tables[{name!r}]", table) for name, table in tables.items()}
+        named = {name: table.names for name, table in given.items()}
         roles = roles_in(named, Request(label, features, keys, categorical, positive, missing))
         columns, held = {}, {}
-        for i, (name, table) in enumerate(tables.items()):
+        for i, (name, table) in enumerate(given.items()):
             needed = roles.needed(name)
             arrays = {f"c{k}": column(name, table, c) for k, c in enumerate(needed)}
             columns[name] = {c: declared(str(arrays[f"c{k}"].type), f"t.c{k}") for k, c in enumerate(needed)}
-            held[f"t{i}"] = arrays | {"row": np.arange(length(name, table))}
+            held[f"t{i}"] = arrays | {"row": np.arange(table.rows)}
         check_types(columns, roles)  # before DuckDB meets a type that it does not have
         with in_memory(held) as ask:
-            sources = dict(zip(tables, held, strict=True))
+            sources = dict(zip(given, held, strict=True))
             self._assemble(Plan(ask, sources, columns, roles, numbered=True), named, {})
         self.casts = {}  # whoever asks for a query has tables of other types
 

@@ -48,24 +48,12 @@ class Roles(NamedTuple):
         return list(dict.fromkeys([*self.fetched(name), *(o[name] for o in self.keys.values() if name in o)]))
 
 
-def root(parent: dict[Any, Any], node: Hashable) -> Any:
-    """Return the representative of a node's class in a union-find structure; a new node is its own."""
-    while parent.setdefault(node, node) != node:
-        node = parent[node]
-    return node
-
-
 def attributes(
     named: Mapping[str, Sequence[str]], keys: Keys | None, label: tuple[str, str], alike: Callable[[str], str] = str
 ) -> Attributes:
-    """Return the attributes of the join.
+    """Return the attributes of the join; None of `keys` is a natural join.
 
-    Args:
-        named: The names of the columns of each table.
-        keys: None: columns of equal names (a natural join). Else pairs of tables with the columns that join them:
-            `{("flights", "weather"): ["origin", "time_hour"], ("flights", "airports"): {"dest": "faa"}}`.
-        label: The table and column of the label.
-        alike: Maps column names that are equal in the database to one (`str.lower` if case does not matter).
+    `alike` maps column names that are equal in the database to one (`str.lower` if case does not matter).
 
     Raises:
         InputError: On tables and columns that do not exist, pairs of no columns, two columns of one table that would
@@ -88,15 +76,16 @@ def attributes(
             f"keys is a {type(keys).__name__}: pairs of tables with their columns are needed, such as "
             '{("sales", "shops"): ["shop"], ("sales", "days"): {"sold_on": "day"}}.'
         )
-    parent: dict[tuple[str, str], tuple[str, str]] = {}
+    classes: list[list[tuple[str, str]]] = []  # of equal columns
     for pair, columns in keys.items():
-        for ours, theirs in _pairs(named, pair, columns):
-            parent[root(parent, (pair[1], theirs))] = root(parent, (pair[0], ours))
-    classes: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for node in parent:
-        classes.setdefault(root(parent, node), []).append(node)
+        for both in _pairs(named, pair, columns):
+            ends = list(zip(pair, both, strict=True))
+            met = [members for members in classes if not set(ends).isdisjoint(members)]
+            classes = [members for members in classes if members not in met]
+            classes.append(list(dict.fromkeys([*sum(met, []), *ends])))
     out: Attributes = {}
-    for (table, key), members in classes.items():
+    for members in classes:
+        table, key = members[0]
         if len({t for t, _ in members}) < len(members):
             raise InputError(
                 f"keys makes {', '.join(f'{t}.{c}' for t, c in members)} equal, two of them in one table: give a table "
@@ -125,12 +114,7 @@ def _pairs(named: Mapping[str, Sequence[str]], pair: Any, columns: Any) -> Itera
 
 
 def roles_in(named: Mapping[str, Sequence[str]], asked: Request, alike: Callable[[str], str] = str) -> Roles:
-    """Find what each column is for.
-
-    Args:
-        named: The names of the columns of each table.
-        asked: The arguments of `Join`.
-        alike: Maps column names that are equal in the database to one.
+    """Find what each column is for, of the columns `named` by table; `alike` is that of `attributes`.
 
     Raises:
         InputError: On a label and on tables and columns that do not exist or have two roles, columns that are no lists

@@ -2,7 +2,7 @@
 
 There is one query per table. It projects to keys, features and label, and drops rows without a key. The semijoins of
 Yannakakis (1981) up and down the join tree leave just the rows that join. `DENSE_RANK` numbers the key of each edge, in
-the same way on both sides, since after the semijoins both have the same keys, of one type (`sql_types.py`). `COUNT(*)`
+the same way on both sides, since after the semijoins both have the same keys, of one type (`common_type`). `COUNT(*)`
 merges equal rows. Only numbers, features and multiplicities are fetched.
 
 The SQL is standard (EXISTS, window functions, common table expressions), so the same text serves DuckDB and, by ibis,
@@ -16,12 +16,20 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxsvm.errors import InputError, require_package
-from jaxsvm.relational.tables.arrow import column
+from jaxsvm.relational.tables.columns import (
+    DOUBLE,
+    Declared,
+    Table,
+    column,
+    comparison_type,
+    inexact_keys,
+    largest_integer,
+    opened,
+)
 from jaxsvm.relational.tables.keys import Roles
-from jaxsvm.relational.tables.sql_types import DOUBLE, Declared, comparison_type, inexact_keys, largest_integer
 
-Ask = Callable[[str], Any]
-"""A function that returns the result of a query as a table."""
+Ask = Callable[[str], Table]
+"""A function that returns the result of a query."""
 
 
 class Plan(NamedTuple):
@@ -57,9 +65,9 @@ def in_memory(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Ask]:
 def asking(connection: Any) -> Ask:
     """Return a function that queries a connection of DuckDB."""
 
-    def ask(query: str) -> Any:
+    def ask(query: str) -> Table:
         with refusing(require_package("duckdb", "a join of tables").Error):
-            return connection.sql(query).to_arrow_table()
+            return opened("", connection.sql(query).to_arrow_table())
 
     return ask
 
@@ -97,7 +105,7 @@ def common_type(ask: Ask, columns: Mapping[str, tuple[str, Declared]]) -> str | 
     return cast
 
 
-def number_in(table: Any, name: str) -> int:
+def number_in(table: Table, name: str) -> int:
     """Return the count in a column of a table's only row."""
     return int(column("counted", table, name)[0].as_py())
 

@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.tables.arrow import column, column_names, length, numbers, opened, present, python_values
+from jaxsvm.relational.tables.columns import (
+    CATEGORIES,
+    DOUBLE,
+    column,
+    declared,
+    numbers,
+    opened,
+    present,
+    python_values,
+)
 from jaxsvm.relational.tables.pushdown import common_type, compared, in_memory, quoted
-from jaxsvm.relational.tables.sql_types import DOUBLE, declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,23 +111,22 @@ def decision_function(fit: Any, rows: Any) -> np.ndarray:
         InputError: On a feature that is absent, that has values of another kind than in training, or whose column could
             be another column of the joined tables.
     """
-    rows = opened("rows", rows)
-    length("rows", rows)
-    there, terms, whole, plain = column_names(rows), [], defaultdict(dict), defaultdict(dict)
+    given = opened("rows", rows)
+    terms, whole, plain = [], defaultdict(dict), defaultdict(dict)
     equal = {column: key for key, owners in fit.join.keys.items() for column in owners.items()}  # all columns of a key
     for table, names in zip(fit.join.names, fit.join.named, strict=True):
         for name in names:
             whole[f"{table}.{name}"][table, name] = f"{table}.{name}"
             plain[name].setdefault(equal.get((table, name), (table, name)), f"{table}.{name}")
     for table, name, coef, part in _features(fit):
-        wanted = f"{table}.{name}" if f"{table}.{name}" in there else name
-        if wanted not in there:
+        wanted = f"{table}.{name}" if f"{table}.{name}" in given.names else name
+        if wanted not in given.names:
             raise InputError(f"rows has no column {name} or {table}.{name}: every feature is needed.")
         same = (plain[wanted] if wanted == name else {}) | whole[wanted]
         if len(same) > 1:
             which = " or ".join(same.values())
             raise InputError(f"rows has a column {wanted}, which could be {which}: call each by its whole name.")
-        values = column("rows", rows, wanted)
+        values = column("rows", given, wanted)
         if isinstance(part, float):
             known = numbers(values, f"rows.{wanted}")
             terms.append(coef[0] * np.where(np.isnan(known), part, known))
@@ -132,10 +139,15 @@ def decision_function(fit: Any, rows: Any) -> np.ndarray:
 
 def _level_scores(levels: pa.Array, coef: np.ndarray, part: pa.Array, where: str) -> np.ndarray:
     """Return the coefficient of each row's level, `(k,)`; 0 for a level that training did not see."""
-    tables = {"levels": {"v": levels, "coef": coef}, "part": {"v": part, "row": np.arange(len(part))}}
+    import pyarrow.compute as pc
+
     kinds = [declared(str(array.type), f"{name}.v") for name, array in (("levels", levels), ("part", part))]
     if kinds[1].kind == "uuid":  # levels are its texts
         kinds[1] = kinds[1]._replace(kind="text")
+    if kinds[0].kind == kinds[1].kind and kinds[0].kind in CATEGORIES:
+        place = pc.call_function("index_in", [part.cast(levels.type)], pc.SetLookupOptions(levels))
+        return np.append(coef, 0.0)[place.fill_null(len(coef)).to_numpy()]
+    tables = {"levels": {"v": levels, "coef": coef}, "part": {"v": part, "row": np.arange(len(part))}}
     with in_memory(tables) as ask:
         cast = common_type(ask, {f"{where} in training": ("levels", kinds[0]), "rows": ("part", kinds[1])})
         one, two = (compared(kind.sql, cast) for kind in kinds)
