@@ -44,12 +44,12 @@ TYPES_RUN_UP = {*("relational/counting/sampling.py")}
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_937,
+    "cli": 1_920,
     "coresets": 2_702,
     "datasets": 2_798,
     "derivatives": 506,
     "designs": 2_485,
-    "estimators": 3_083,
+    "estimators": 3_082,
     "face": 322,
     "gram": 1_457,
     "kernels": 963,
@@ -68,7 +68,7 @@ LINES = {
     "solvers": 6_022,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1695, 242
+OWN_IMPORTS, FILES = 1684, 240
 """Lines that import from this library, and files."""
 
 

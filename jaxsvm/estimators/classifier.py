@@ -67,7 +67,6 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     probability, break_ties, random_state, max_iter, solver = probabilities.DEFAULT_PROBABILITY, False, None, -1, None
     scikit_learn_class = "SVC"
     _may_round = True  # kernel values may be float32
-    _done = None  # called with the solution of each machine
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating
@@ -147,7 +146,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         progress = Progress(self, len(ready))
         options: dict[str, Any] = {
             "max_iter": self.max_iter,
-            "done": self._done or progress.ended,
+            "done": progress.ended,
             "callback": progress.callback,
             "solver": self.solver,
             "seed": None if self.solver is None else self.random_state,
