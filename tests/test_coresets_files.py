@@ -8,8 +8,8 @@ import pytest
 
 from jaxsvm import coresets, designs
 from jaxsvm.coresets import rows
-from jaxsvm.datasets import Scaling, delimited, svmlight, text
-from jaxsvm.datasets.shards import source as shards
+from jaxsvm.datasets import Scaling, text
+from jaxsvm.datasets import source as shards
 from jaxsvm.errors import DataError, InputError
 
 
@@ -182,53 +182,6 @@ def test_coresets_are_written_for_any_tool(tmp_path, end):
         table = parquet.read_table(path)
         np.testing.assert_array_equal(table["weight"].to_numpy(), small.weight)
         np.testing.assert_array_equal(table["x1"].to_numpy(), small.x[:, 1])
-
-
-def _pieces(path, fast, monkeypatch, **options):
-    with monkeypatch.context() as patch:
-        if not fast:
-            patch.setattr(svmlight.Svmlight, "fast", lambda self, block: None)
-            patch.setattr(delimited.Delimited, "fast", lambda self, block: None)
-        return list(shards.Source((str(path),), **options).pieces())
-
-
-@pytest.mark.parametrize("kind", ["csv", "svm"])
-def test_blocks_without_a_fault_are_read_as_their_lines_are(tmp_path, monkeypatch, kind):
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(500, 2)) * 10.0 ** rng.integers(-300, 15, (500, 2))
-    path = write(tmp_path, kind, x, np.where(rng.random(500) < 0.5, 1.0, -1.0))
-    monkeypatch.setattr(text, "MEASURED", dataclasses.replace(text.MEASURED, bytes_per_text_piece=2000))
-    options = {"features": 2, "zero_based": False} if kind == "svm" else {}
-    read = [_pieces(path, fast, monkeypatch, **options) for fast in (True, False)]
-    assert len(read[0]) > 5
-    for one, other in zip(*read, strict=True):
-        np.testing.assert_array_equal(_dense(one.x), _dense(other.x))
-        written = [[piece.label.values[i] for i in piece.label.codes] for piece in (one, other)]
-        assert one.after == other.after and written[0] == written[1]
-    np.testing.assert_array_equal(np.concatenate([_dense(piece.x) for piece in read[0]]), x)
-
-
-def _dense(x):
-    return x.toarray() if hasattr(x, "toarray") else x
-
-
-@pytest.mark.parametrize("arrow", [True, False])
-def test_lines_that_are_not_plain_are_never_read_in_a_block(monkeypatch, arrow):
-    if not arrow:
-
-        def absent(name):
-            raise ImportError(name)
-
-        monkeypatch.setattr(svmlight.importlib, "import_module", absent)
-    fine = b"+1 1:2 3:-4e+1\r\n\n-1\n"
-    label, row, index, value = svmlight.svmlight_entries(fine)
-    assert (label.tolist(), row.tolist(), index.tolist(), value.tolist()) == ([1, -1], [0, 0], [1, 3], [2, -40])
-    damaged = [
-        "1 2:3:4 5", "1 2:", "1 :2", "1 2:3 4", "1 2: 3", "1 2:x", "1 1.0:3", "1 2:1 1:1", "1 2:1 2:1", "x 1:1", "1:2",
-        "1 -1:2", "1 1:2 # note", "1 qid:3 1:2", "1 1:++1", "1 1:1+1", "+ 1:1", "1 1:0x10", "1 1:1_0", "1 1:2,3",
-    ]  # fmt: skip
-    for line in damaged:
-        assert svmlight.svmlight_entries(fine + line.encode() + b"\n-1 2:5\n") is None, line
 
 
 def test_what_is_not_two_classes_is_refused(tmp_path):

@@ -13,12 +13,11 @@ import jaxsvm
 from jaxsvm.cli.app import command
 from jaxsvm.cli.options import IndexBase, Json, Label, zero_based
 from jaxsvm.cli.report import in_options, show, totals
-from jaxsvm.cli.source import TABLES, is_libsvm
+from jaxsvm.cli.source import is_libsvm
 from jaxsvm.datasets import load
-from jaxsvm.datasets.columns.table import Table
-from jaxsvm.datasets.layout import Wanted
-from jaxsvm.datasets.reading import kind_of
-from jaxsvm.datasets.refusal import advice_on, as_number, is_missing, shown
+from jaxsvm.datasets.labels import as_number, is_missing, shown
+from jaxsvm.datasets.preparation import Sheet
+from jaxsvm.datasets.source import TABLES, Source, files_of, kind_of
 from jaxsvm.designs.run import bytes_of
 from jaxsvm.errors import EXTRAS, DataError
 from jaxsvm.kernels import RBF, Linear
@@ -52,7 +51,7 @@ def info(
         try:
             described = _describe_data(load(file, label=label, zero_based=zero_based(index_base)))
         except DataError as error:
-            described = _describe_table(file, Wanted(label), error)
+            described = _describe_table(file, label, error)
         report = {"data": file, **described}
     show(as_json, {"command": "info", **report})
 
@@ -165,33 +164,33 @@ def _describe_labels(y: Any) -> dict[str, Any]:
     return {"labels": labels, "n_labels": len(present)}
 
 
-def _describe_table(file: str, wanted: Wanted, refusal: DataError) -> dict[str, Any]:
+def _describe_table(file: str, label: str | None, refusal: DataError) -> dict[str, Any]:
     """Return what columns of a table that was refused are plain numbers, and of each other what to do about it.
 
     Raises:
         DataError: The refusal, if it is no table, or its columns are not known.
     """
     try:
-        kind = kind_of(file, None)
-        table = Table(file, kind, wanted, [""], forgiving=True) if kind in TABLES else None
+        files = files_of(file)
+        sheet = Sheet.of(Source(files, label=label)) if kind_of(files[0]) in TABLES else None
     except DataError:
-        table = None
-    if table is None:
+        sheet = None
+    if sheet is None:
         raise refusal
     numbers, rows = [], []
-    for place, key in enumerate(table.keys):
-        texts = table.texts(place)
+    for place, key in enumerate(sheet.keys):
+        texts = sheet.texts(place)
         missing = np.asarray([is_missing(text) for text in texts.values], bool)[texts.codes].sum()
         filled = [text for text in texts.values if not is_missing(text)]
         odd = next((text for text in filled if as_number(text) is None), None)
         if odd is None and not missing:
             numbers.append(str(key))
             continue
-        advice = [] if odd is None else [advice_on(odd) or "--one-hot, or --drop"]
+        advice = [*([] if odd is None else ["--one-hot, or --drop"]), *(["--impute mean"] if missing else [])]
         rows.append({
             "column": str(key), "different": len(filled), "such as": shown(odd or (filled or [""])[0]),
-            "missing": int(missing), "what to do": "; ".join([*advice, *(["--impute mean"] if missing else [])]),
+            "missing": int(missing), "what to do": "; ".join(advice),
         })  # fmt: skip
     note = f"Training refuses it as it is: {in_options(str(refusal))}"
-    described = {"n": table.n, "numbers": numbers, "label": table.layout.label, **_describe_labels(table.y)}
+    described = {"n": sheet.n, "numbers": numbers, "label": sheet.layout.label, **_describe_labels(sheet.y)}
     return {**described, "table": rows, "note": note}

@@ -8,18 +8,15 @@ import jaxsvm
 from jaxsvm.cli.options import Training, zero_based
 from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Dataset, load
-from jaxsvm.datasets.columns.preparation import Column, Preparation, learn
-from jaxsvm.datasets.columns.table import Table
 from jaxsvm.datasets.layout import Wanted
-from jaxsvm.datasets.reading import kind_of
+from jaxsvm.datasets.preparation import Column, Preparation, Sheet, learn
+from jaxsvm.datasets.source import TABLES, Source, files_of, kind_of
 from jaxsvm.errors import InputError, require
 from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model
 
-TABLES = ("csv", "parquet")
 
-
-def training_source(options: Training) -> Dataset | Table:
+def training_source(options: Training) -> Dataset | Sheet:
     """Read the training file: as a table if an option asks for something to be done to its columns."""
     data, label = options.data, options.label
     label = False if label is None and options.loss == "one_class" else label
@@ -28,10 +25,12 @@ def training_source(options: Training) -> Dataset | Table:
         dataset = load(data, label=label, dtype=options.dtype, zero_based=base)
         require_memory(data, dataset.x)
         return dataset
-    kind = kind_of(data, None)
-    need = "--drop, --index-col, --decimal, --impute and --one-hot are for CSV and Parquet files"
+    files = files_of(data)
+    kind = kind_of(files[0])
+    need = "--drop, --index-col, --decimal, --impute and --one-hot are for CSV, Parquet and Feather files"
     require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
-    return Table(data, kind, Wanted(label), options.dropped, options.decimal)
+    wanted = Wanted(drop=tuple(options.dropped))
+    return Sheet.of(Source(files, label=label, decimal=options.decimal, wanted=wanted))
 
 
 def coreset_in(data: str, options: Training) -> Any:
@@ -40,7 +39,7 @@ def coreset_in(data: str, options: Training) -> Any:
     Raises:
         InputError: If an option cannot weigh samples.
     """
-    if kind_of(data, None) != "npz":
+    if kind_of(files_of(data)[0]) != "npz":
         return None
     with np.load(data) as stored:
         if not {"weight", "info"} <= set(stored.files):
@@ -52,7 +51,7 @@ def coreset_in(data: str, options: Training) -> Any:
 
 
 def training_points(
-    source: Dataset | Table, options: Training, train: np.ndarray
+    source: Dataset | Sheet, options: Training, train: np.ndarray
 ) -> tuple[Dataset, Preparation | None]:
     """Return all points, and what was learnt from the training samples to make them of a table."""
     if isinstance(source, Dataset):
@@ -61,11 +60,11 @@ def training_points(
     return prepared(source, preparation, options.dtype), preparation
 
 
-def prepared(table: Table, preparation: Preparation, dtype: object) -> Dataset:
+def prepared(sheet: Sheet, preparation: Preparation, dtype: object) -> Dataset:
     """Return the points that a preparation makes of a table."""
-    x, notes = preparation(table)
-    layout = preparation.layout(table.layout)
-    return Dataset(x.astype(dtype), table.y, layout.columns, table.name, layout, table.notes + notes)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    x, notes = preparation(sheet)
+    layout, name = preparation.layout(sheet.layout), sheet.tables[0].name
+    return Dataset(x.astype(dtype), sheet.y, layout.columns, name, layout, sheet.notes + notes)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def is_libsvm(file: str) -> bool:
@@ -80,7 +79,7 @@ def is_libsvm(file: str) -> bool:
 def libsvm_model(file: str, data: str, index_base: str) -> Model:
     """Read LIBSVM's model for a file of points, which may have columns that no support vector has."""
     model = from_libsvm(file)
-    if kind_of(data, None) != "svmlight":
+    if kind_of(files_of(data)[0]) != "svmlight":
         return model
     base = zero_based(index_base)
     x = load(data, zero_based=base, like=model.layout).x
@@ -93,16 +92,18 @@ def new_points(
     drop: tuple[str, ...] = (),
 ) -> Dataset:  # fmt: skip
     """Read new points for a model, by its layout and its preparation."""
-    preparation, place, kind = model.preparation, False if unlabelled else label, kind_of(data, None)
+    preparation, place = model.preparation, False if unlabelled else label
+    files = files_of(data)
+    kind = kind_of(files[0])
     need = f"--drop is {', '.join(drop)}: columns of CSV and Parquet files can be left out, and {data} is {kind}."
     require(not drop or kind in TABLES, need)
     if preparation is None and drop:  # which are left out of a table, that is taken as it is otherwise
         preparation = Preparation(tuple(map(Column, model.columns or range(cast(int, model.basis.columns)))))
     if preparation is not None and kind in TABLES:
-        optional = not unlabelled and label is None
-        words = {"label": place, "optional": optional, "drop": drop, "decimal": decimal}
-        table = preparation.read(data, kind, model.layout, **words)
-        return prepared(table, preparation, model.coef.dtype)
+        mark = preparation.decimal if decimal is None else decimal
+        wanted = Wanted(optional=not unlabelled and label is None)
+        source = Source(files, label=place, decimal=mark, wanted=wanted)
+        return prepared(preparation.read(source, model.layout, drop), preparation, model.coef.dtype)
     if decimal not in (None, "."):
         raise InputError(f"--decimal is {decimal!r}: the model was trained without; train it with --decimal , first.")
     return load(

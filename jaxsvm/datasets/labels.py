@@ -1,20 +1,71 @@
-"""Read labels from the texts and arrays of files, and turn them into signs, codes or numbers.
+"""Read numbers and labels as files write them, and turn labels into signs, codes or numbers.
 
 Whole numbers stay whole, up to 64 bits; two labels are equal only if they agree to the last digit. Texts of missing
-values ("", "NA", "nan", ...) and infinite numbers are no labels.
+values ("", "NA", "nan", ...) and infinite numbers are no labels. A number is written in ASCII digits, with a decimal
+point if any; whole numbers that float64 does not hold (identifiers, as a rule) are refused as features, never rounded.
 """
 
 from __future__ import annotations
 
+import decimal
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxsvm.datasets.refusal import WHOLE, as_number, is_missing, rounds, shown
 from jaxsvm.errors import DataError, InputError, is_concrete
 from jaxsvm.runtime.checks import checked
+
+MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "nat", "<na>", "#n/a", "#na", "-nan", "+nan")
+"""Texts of missing values, in lower case."""
+WHOLE = re.compile(r"[+-]?[0-9]+")
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+EXACT = 2.0**53
+"""Every whole number up to here is a float64."""
+
+
+def as_number(text: str) -> float | None:
+    """Return the number that a text spells, which may be infinite or NaN, or None."""
+    spelled = re.match(NUMBER, text) or re.fullmatch(r"[+-]?(inf|infinity|nan)", text, re.IGNORECASE)
+    return float(text) if spelled else None
+
+
+def has_decimal_comma(text: str) -> bool:
+    """Return whether a text would be a number if its comma were a point."""
+    return text.count(",") == 1 and re.match(NUMBER, text.replace(",", ".")) is not None
+
+
+def is_missing(text: str) -> bool:
+    """Return whether a text stands for a missing value."""
+    return text.strip().lower() in MISSING
+
+
+def shown(text: str) -> str:
+    """Quote a piece of a file for a message, at most 40 characters of it."""
+    return repr(text if len(text) <= 40 else text[:40] + "...")
+
+
+def rounds(text: str, number: float) -> bool:
+    """Return whether a whole number changes as float64: the float neither equals it nor prints as it."""
+    if abs(number) < EXACT or not np.isfinite(number):
+        return False
+    written = decimal.Decimal(text)
+    whole = written == written.to_integral_value()
+    return whole and written not in (decimal.Decimal(number), decimal.Decimal(repr(number)))
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """Return which numbers of an array change as float64, `(n, ...)` bool."""
+    changed = np.zeros(values.shape, bool)
+    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+        large = np.abs(values.astype(np.float64)) >= EXACT
+        changed[large] = [int(float(value)) != value for value in values[large].tolist()]
+    elif values.dtype.kind == "f" and values.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):
+            changed = (values.astype(np.float64) != values) & ~np.isnan(values)
+    return changed
 
 
 class Texts(NamedTuple):
@@ -99,12 +150,20 @@ def _refuse_one_number(name: str, texts: list[str], whole: list[int]) -> None:
 
 
 def joined(name: str, parts: list[Any]) -> np.ndarray:
-    """Join the labels of the pieces of one file, arrays or `Texts`, `(n,)`."""
+    """Join the labels of the pieces of files, arrays or `Texts`, `(n,)`."""
     if not isinstance(parts[0], Texts):
         return _wide(np.concatenate(parts) if len(parts) > 1 else parts[0])
+    label = joined_texts(parts)
+    return of_texts(name, label.values)[label.codes]
+
+
+def joined_texts(parts: list[Texts]) -> Texts:
+    """Join the labels of pieces."""
+    if len(parts) == 1:
+        return parts[0]
     values, codes = coded(text for part in parts for text in part.values)
-    of_parts = np.split(codes, np.cumsum([len(part.values) for part in parts])[:-1])
-    return of_texts(name, values)[np.concatenate([own[p.codes] for own, p in zip(of_parts, parts, strict=True)])]
+    begins = np.cumsum([0, *(len(part.values) for part in parts)])
+    return Texts(values, np.concatenate([codes[at:][p.codes] for at, p in zip(begins, parts, strict=False)]))
 
 
 def _wide(y: np.ndarray) -> np.ndarray:

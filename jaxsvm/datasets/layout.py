@@ -1,11 +1,16 @@
-"""The layout of a file's columns: stored with a model, so that files of new points are read in the same way."""
+"""Which columns of a table hold the features and which the labels; a model keeps it, so that new files are read alike."""
 
 import dataclasses
+import re
 import shlex
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxsvm.datasets.refusal import PLACE, BadRow
-from jaxsvm.errors import DataError
+import numpy as np
+
+from jaxsvm.datasets.labels import kept
+from jaxsvm.errors import DataError, InputError, require_package
+from jaxsvm.points.checks import is_sparse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +33,7 @@ class Place(NamedTuple):
     """A place in several files."""
 
     file: int = 0
-    offset: int = 0  # bytes of (decompressed) text, or rows
-    line: int = 0  # lines before it
+    offset: int = 0  # bytes of (decompressed) svmlight, or rows that are samples
 
 
 class Piece(NamedTuple):
@@ -38,7 +42,25 @@ class Piece(NamedTuple):
     x: Any  # points, `(k, d)`: floats, a NumPy array or a SciPy CSR array
     label: Any  # labels: an array `(k,)`, `Texts` of text, or None if there are none
     after: Place  # the beginning of the next piece
-    damaged: list[BadRow]  # errors of the rows that are no samples and were left out
+    damaged: list[str]  # messages about the rows that are no samples and were left out
+
+
+class Faults(dict[int, str]):
+    """What is wrong with rows of a piece: the first fault of each."""
+
+    def note(self, wrong: np.ndarray, fault: Callable[[int], str]) -> None:
+        """Note a fault of the rows for which `wrong`, `(k,)`, is true."""
+        for row in np.flatnonzero(wrong).tolist():
+            if row not in self:
+                self[row] = fault(row)
+
+    def piece(self, x: Any, label: Any, after: Place, where: Callable[[int], str]) -> Piece:
+        """Return the rows without a fault; `where` names the place of a row."""
+        if not self:
+            return Piece(x, label, after, [])
+        good = np.ones(x.shape[0], bool)
+        good[list(self)] = False
+        return Piece(x[good], kept(label, good), after, [f"{where(row)}: {self[row]}" for row in sorted(self)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,71 +72,128 @@ class Wanted:
     features: int | None = None  # required number of feature columns, or None
     like: Layout = Layout()  # the layout of the training file
     whose: str = "the training file"  # the owner of that layout, for messages
-
-    def place(self, width: int) -> Any:
-        """Return the label's place before names are known: the test for a header must leave the label out."""
-        bare = self.optional and width == self.features
-        if self.label is None and isinstance(self.like.label, int) and not bare:
-            return self.like.label
-        return int(self.label) if isinstance(self.label, str) and PLACE.fullmatch(self.label) else self.label
+    drop: tuple[str | int, ...] = ()  # columns to leave out
+    absent: tuple[str | int, ...] = ()  # columns to leave out if they are there
+    texts: tuple[str | int, ...] = ()  # columns that held text in training
 
     @property
-    def named(self) -> bool:
-        """Return whether the label is given by a name; text that spells a whole number may be a place."""
-        return isinstance(self.label, str) and PLACE.fullmatch(self.label) is None
+    def named(self) -> set[Any]:
+        """Return the columns that the caller or the training file names."""
+        named = (self.label, self.like.label, *(self.like.columns or ()), *self.drop, *self.absent)
+        return {name for name in named if isinstance(name, str) and not PLACE.fullmatch(name)}
 
-    @property
-    def asked(self) -> tuple[Any, ...]:
-        """Return the columns that a caller or the training file names, or gives by place."""
-        return (self.label, self.like.label, *(self.like.columns or ()))
 
-    def label_in(self, name: str, names: list[str] | None, width: int) -> Any:
-        """Return the place of the labels in a table: a name, an index, False (none) or None (the last column)."""
-        if self.label is not None:
-            return self.label
-        known, columns = self.like.label, self.like.columns
-        if names is not None and isinstance(known, str) and names.count(known) == 1 and known not in (columns or ()):
-            return known
-        if names is not None and columns is not None:
-            if self.optional and all(column in columns for column in names):
-                return False
-            raise DataError(
-                f"{name}: {_difference(names, columns, self.whose)}; name the column of the labels (label=, --label), "
-                "or say that there is none (label=False, --unlabelled)."
-            )
-        if self.optional and width == self.features:
-            return False
-        if isinstance(known, int):
-            return known
-        if columns is not None and known is not None:
-            raise DataError(
-                f"{name}: has {width} columns and no header, and {self.whose} had its labels in {known!r}: say "
-                "which column holds them (label=, --label)."
-            )
-        return None
+def stacked(xs: list[Any]) -> Any:
+    """Return the points of several pieces, one below the other; the widest of sparse ones gives the width."""
+    if len(xs) == 1:
+        return xs[0]
+    if not is_sparse(xs[0]):
+        return np.concatenate(xs)
+    sparse = require_package("scipy.sparse", "sparse points")
+    d = max(x.shape[1] for x in xs)
+    for x in xs:
+        x.resize((x.shape[0], d))
+    return sparse.csr_array(sparse.vstack(xs, format="csr"))
 
-    def notes(self, label: str | int | None, last: bool, moved: bool) -> tuple[str, ...]:
-        """Describe what was decided about a table.
 
-        Args:
-            label: The column of its labels, by name or place.
-            last: Whether that is the last column.
-            moved: Whether its columns are put in another order.
-        """
-        known = self.label is None and label is not None and not last
-        labels = (f"labels are in column {label!r}, as in {self.whose}",) if known else ()
-        return labels + ((f"columns are put in the order of {self.whose}",) if moved else ())
+PLACE = re.compile(r"-?[0-9]+")
+"""The place of a column, written as text; where a column has it for a name, that is meant."""
 
-    def order(self, name: str, names: tuple[str, ...] | None) -> list[int] | None:
-        """Return the places of the training file's feature columns in this file; None: the same order."""
-        columns = self.like.columns
-        if columns is None or names is None or names == columns:
-            return None
-        if sorted(names) != sorted(columns):
-            raise DataError(f"{name}: {_difference(names, columns, self.whose)}.")
+
+class Columns(NamedTuple):
+    """The columns of one table."""
+
+    features: list[int]  # their places, in the order of the training file
+    label: int | None  # the place of the labels, or None
+    dropped: tuple[str | int, ...]  # what was left out, by name or place
+    layout: Layout
+    notes: tuple[str, ...]
+
+
+def choose(name: str, titles: list[str] | None, width: int, wanted: Wanted) -> Columns:
+    """Choose the columns of a table; refuse columns that the training file had not, and those that are missing.
+
+    Args:
+        name: The file, for messages.
+        titles: The names of its columns, or None.
+        width: The number of its columns.
+        wanted: What the caller asks for.
+    """
+    left = set() if titles is None and width == wanted.features else _left_out(name, titles, width, wanted)
+    there = [place for place in range(width) if place not in left]
+    names = None if titles is None else [titles[place] for place in there]
+    label = _label(name, titles, width, names, there, wanted)
+    features = [place for place in there if place != label]
+    columns, known = wanted.like.columns, None if titles is None else tuple(titles[place] for place in features)
+    moved = False
+    if columns is not None and known is not None and known != columns:
+        moved = True
+        if sorted(known) != sorted(columns):
+            raise DataError(f"{name}: {_difference(known, columns, wanted.whose)}.")
         if len(set(columns)) < len(columns):
-            raise DataError(f"{name}: has its columns in another order than {self.whose}, and some share a name.")
-        return [names.index(column) for column in columns]
+            raise DataError(f"{name}: has its columns in another order than {wanted.whose}, and some share a name.")
+        features, known = [features[known.index(column)] for column in columns], columns
+    key = label if titles is None or label is None else titles[label]
+    notes = (f"labels are in column {key!r}, as in {wanted.whose}",)
+    notes = notes if wanted.label is None and label is not None and label != there[-1] else ()
+    notes += (f"columns are put in the order of {wanted.whose}",) if moved else ()
+    dropped = tuple(place if titles is None else titles[place] for place in sorted(left))
+    return Columns(features, label, dropped, Layout(known, key), notes)
+
+
+def _left_out(name: str, titles: list[str] | None, width: int, wanted: Wanted) -> set[int]:
+    """Return the places of the columns to leave out."""
+    places = {place for place, title in enumerate(titles or ()) if title in (*wanted.drop, *wanted.absent)}
+    places |= {place_of("drop", name, titles, width, key) for key in wanted.drop if key not in (titles or ())}
+    return places | {key % width for key in wanted.absent if isinstance(key, int) and key < width}
+
+
+def place_of(what: str, name: str, titles: list[str] | None, width: int, key: str | int) -> int:
+    """Return the place of a column that `what` names, or gives by its place; a name goes before a place."""
+    if titles is not None and titles.count(str(key)) == 1 and isinstance(key, str):
+        return titles.index(key)
+    if PLACE.fullmatch(str(key)) and -width <= int(key) < width and key not in (titles or ()):
+        return int(key) % width
+    count = 0 if titles is None or not isinstance(key, str) else titles.count(key)
+    has = f"{count} columns" if count else "no column"
+    listed = f"places from 0 to {width - 1}" if titles is None else ", ".join(titles[:10])
+    header = "; it has no header: give the column's place" if titles is None and not isinstance(key, int) else ""
+    raise InputError(f"{what} is {key!r}: {name} has {has} of that name or place; it has {listed}{header}.")
+
+
+def _label(
+    name: str, titles: list[str] | None, width: int, names: list[str] | None, there: list[int], wanted: Wanted
+) -> int | None:
+    """Return the place of the labels: where they are asked for, else where training had them, else the last column."""
+    asked, known, columns = wanted.label, wanted.like.label, wanted.like.columns
+    if asked is None and names is not None and columns is not None:
+        if isinstance(known, str) and names.count(known) == 1 and known not in columns:
+            asked = known
+        elif wanted.optional and set(names) <= set(columns):
+            asked = False
+        else:
+            raise DataError(
+                f"{name}: {_difference(names, columns, wanted.whose)}; name the column of the labels (label=, "
+                "--label), or say that there is none (label=False, --unlabelled)."
+            )
+    elif asked is None and wanted.optional and len(there) == wanted.features:
+        asked = False
+    elif asked is None and isinstance(known, int):
+        asked = known
+    elif asked is None and columns is not None and known is not None:
+        raise DataError(
+            f"{name}: has {len(there)} columns and no header, and {wanted.whose} had its labels in {known!r}: say "
+            "which column holds them (label=, --label)."
+        )
+    if len(there) < (1 if asked is False else 2):
+        advice = "features and a label are needed (in CSV a comma, a semicolon or a tab divides them)"
+        raise DataError(f"{name}: has one column only, or none; {advice}.")
+    if asked is False or asked is None:
+        return None if asked is False else there[-1]
+    place = place_of("label", name, titles, width, asked)
+    if place not in there:
+        raise InputError(f"label is {asked!r}: this column is left out (--drop, --index-col); drop another one.")
+    return place
 
 
 def _difference(names: Any, columns: Any, whose: str) -> str:

@@ -1,322 +1,368 @@
-"""Read arrays and columns: npz and Parquet."""
+"""Read tables with pyarrow: CSV, Parquet and Feather files, and data frames.
 
+pyarrow finds the type of each column of CSV too; what it says of a broken file is passed on with the file's name. Of
+columns that are no numbers only the labels are taken.
+"""
+
+import csv
+import dataclasses
 import io
-import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from jaxsvm.datasets.labels import coded, fault_of_label, fault_of_text, kept
-from jaxsvm.datasets.layout import Layout, Piece, Place, Wanted
-from jaxsvm.datasets.refusal import AGAIN, BadRow, as_number, fault_of, label_column, label_hint, rounded, rounds
-from jaxsvm.datasets.text import compression_of, opened
-from jaxsvm.errors import DataError, InputError, require_package
-from jaxsvm.points.checks import is_sparse
-from jaxsvm.runtime.checks import MAX_INT32
+from jaxsvm.datasets.labels import (
+    MISSING,
+    WHOLE,
+    Texts,
+    as_number,
+    coded,
+    fault_of_label,
+    fault_of_text,
+    has_decimal_comma,
+    is_missing,
+    rounded,
+    shown,
+)
+from jaxsvm.datasets.layout import Faults, Piece, Place, Wanted, choose
+from jaxsvm.datasets.text import Lines, opened, told
+from jaxsvm.errors import DataError, require_package
 
-IMPUTE = "fill in what is missing (--impute mean), or leave the row or the column (--drop) out"
-
-
-class _Faults(dict[int, tuple[str, str]]):
-    """The first fault of each row of a piece that is no sample, and what to do about it."""
-
-    def note(self, rows: Any, where: str, fault: Callable[[int], Any], advice: str = IMPUTE) -> None:
-        """Note a fault of some rows, `(k,)`."""
-        for row in rows.tolist():
-            self.setdefault(row, (f"{where} {fault(row)}", advice))
-
-    def piece(self, name: str, begin: int, x: Any, label: Any, file: int) -> Piece:
-        """Return the rows without a fault, of a piece that begins at a row of a file."""
-        damaged = [BadRow(f"{name}, row {begin + row} (from 0)", *self[row]) for row in sorted(self)]
-        after = Place(file, begin + x.shape[0], 0)
-        if damaged:
-            good = np.ones(x.shape[0], bool)
-            good[list(self)] = False
-            x, label = x[good], kept(label, good)
-        return Piece(x, label, after, damaged)
+FILL = 'fill it in (impute="mean", --impute mean), or leave the row or the column (drop=, --drop) out'
+ENCODE = "a number is needed: encode text (one_hot=True, --one-hot), or leave the column out (drop=, --drop)"
+NUMBERS = "numbers are needed: leave the column out (drop=, --drop)"
+REMOVE = "remove the row or fill it in"
 
 
-class Npz:
-    """Arrays of the training or the test part, points dense or CSR, read at once.
+class Table:
+    """The columns of a table.
 
-    `label=False` reads points alone, and so does `optional` if the labels' key is missing.
-    """
-
-    def __init__(self, name: str, wanted: Wanted, part: str = "train"):
-        """Read the arrays; refuse missing keys, shapes that do not agree, and damaged files."""
-        self.name = name
-        self.key_x, key_y = ("X", "y") if part == "train" else ("Xt", "yt")
-        label, known = wanted.label, wanted.like.label
-        if isinstance(label, int) and label is not False:
-            raise InputError(f"label is {label}: in an npz file it is a key, such as 'y'.")
-        key_y = label if isinstance(label, str) else key_y
-        content = _seekable(name)
-        try:
-            with np.load(content, allow_pickle=False) as stored:
-                if label is None and part == "train" and isinstance(known, str) and known in stored.files:
-                    label = key_y = known  # a key that was asked for in training
-                wants = [key for key in stored.files if key in (key_y, self.key_x) or key.startswith(f"{self.key_x}_")]
-                arrays = {key: stored[key] for key in wants}
-                keys = ", ".join(stored.files)
-        except Exception as error:  # EOF, CRC, a bad header: damage shows in many ways
-            if "allow_pickle" in str(error) and zipfile.is_zipfile(content):
-                advice = "save numbers, and labels of text as np.asarray(y, str)"
-                raise DataError(f"{name}: holds pickled objects, which are never loaded; {advice}.") from error
-            raise DataError(f"{name}: not a whole npz file ({error}){AGAIN}") from error
-        labelled = label is not False and (key_y in arrays or not wanted.optional)
-        if labelled and key_y not in arrays:
-            raise DataError(f"{name}: has no labels {key_y!r}; its keys are {keys}: name one (label=, --label).")
-        self.key_y, y = key_y, arrays[key_y] if labelled else None
-        self.unusable = np.zeros(0, int)  # entries of CSR points that are not finite or change as float64
-        self.x = x = self._points(arrays, keys)
-        if x.ndim != 2 or not x.shape[0] or not x.shape[1] or (y is not None and y.shape != x.shape[:1]):
-            issue = "" if y is None else f" and {key_y} {y.shape}"
-            raise DataError(f"{name}: {self.key_x} has shape {x.shape}{issue}; (n, d) and (n,) are needed, n, d >= 1.")
-        if x.dtype.kind not in "biuf" or (y is not None and y.dtype.kind not in "biufUS"):
-            issue = "" if y is None else f" and {key_y} {y.dtype}"
-            raise DataError(f"{name}: {self.key_x} is {x.dtype}{issue}; numbers, and numbers or strings, are needed.")
-        self.y, self.width = None if y is None else _text(name, key_y, y), x.shape[1]
-        self.layout = Layout(label=label if isinstance(label, str) else None)
-        self.notes = () if y is None else wanted.notes(self.layout.label, False, False)
-
-    def _points(self, arrays: dict[str, np.ndarray], keys: str) -> Any:
-        key_x, fields = self.key_x, ("data", "indices", "indptr", "shape")
-        if key_x in arrays:
-            return arrays[key_x]
-        if all(f"{key_x}_{field}" in arrays for field in fields):
-            stored = {field: arrays[f"{key_x}_{field}"] for field in fields}
-            if stored["data"].dtype.kind not in "biuf":
-                raise DataError(f"{self.name}: {key_x}_data is {stored['data'].dtype}; numbers are needed.")
-            with np.errstate(invalid="ignore"):
-                self.unusable = np.flatnonzero(~np.isfinite(stored["data"]) | rounded(stored["data"]))
-            return _csr_of_arrays(self.name, stored)
-        needed = f"{key_x}, or {key_x}_data, {key_x}_indices, {key_x}_indptr and {key_x}_shape"
-        raise DataError(
-            f"{self.name}: has no points: {needed} are needed, as in np.savez(file, X=x, y=y); its keys are {keys}."
-        )
-
-    def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
-        """Yield all rows from a place on, `step` a piece; None: all at once."""
-        n: int = self.x.shape[0]
-        for begin in range(at.offset, n, step or n):
-            rows, faults = slice(begin, min(begin + (step or n), n)), _Faults()
-            x = self._floats(rows, faults)
-            y = None if self.y is None else self.y[rows]
-            if y is not None:
-                wrong, where = np.flatnonzero(_no_labels(y)), f"the label ({self.key_y})"
-                faults.note(wrong, where, partial(_fault_in, y), "remove the row or fill it in")
-            yield faults.piece(self.name, begin, x, y, at.file)
-
-    def _floats(self, rows: slice, faults: _Faults) -> Any:
-        """Return the points as floats."""
-        raw = self.x[rows]
-        if is_sparse(self.x):
-            for entry in self.unusable.tolist():
-                row = int(np.searchsorted(self.x.indptr, entry, side="right")) - 1
-                if rows.start <= row < rows.stop:
-                    issue = f"column {self.x.indices[entry]} of {self.key_x} is {fault_of(self.x.data[entry])}"
-                    faults.setdefault(row - rows.start, (issue, IMPUTE))
-            raw.sum_duplicates()
-            return raw
-        x = _floats(raw)
-        bad = ~np.isfinite(x) | rounded(raw)
-        for row in np.flatnonzero(bad.any(axis=1)).tolist() if bad.any() else ():
-            column = int(bad[row].argmax())
-            faults[row] = (f"column {column} of {self.key_x} is {fault_of(raw[row, column])}", IMPUTE)
-        return x
-
-
-def _seekable(name: str) -> Any:
-    if not compression_of(name):
-        return name
-    with opened(name) as file:
-        return io.BytesIO(file.read())
-
-
-def _floats(values: np.ndarray) -> np.ndarray:
-    wide = np.result_type(values.dtype, np.float32)
-    return values.astype(np.float64 if wide.itemsize > 8 else wide, copy=False)
-
-
-def _text(name: str, key: str, y: np.ndarray) -> np.ndarray:
-    """Decode labels that are bytes."""
-    if y.dtype.kind != "S":
-        return y
-    try:
-        return np.char.decode(y, "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{name}: {key} holds bytes that are no UTF-8 text ({error}).") from error
-
-
-def _no_labels(y: np.ndarray) -> np.ndarray:
-    """Return which entries are no labels."""
-    if y.dtype.kind in "biu":
-        return np.zeros(len(y), bool)
-    if y.dtype.kind == "f":
-        return ~np.isfinite(y) | rounded(y)
-    values, codes = np.unique(y, return_inverse=True)
-    return _faulty(values.tolist(), fault_of_text)[codes]
-
-
-def _fault_in(y: np.ndarray, row: int) -> str | None:
-    return fault_of_text(str(y[row])) if y.dtype.kind == "U" else f"is {fault_of(y[row])}"
-
-
-def _faulty(texts: Iterable[str], fault: Callable[[str], Any]) -> np.ndarray:
-    return np.asarray([fault(text) is not None for text in texts], bool)
-
-
-def _csr_of_arrays(name: str, fields: dict[str, np.ndarray]) -> Any:
-    sparse = require_package("scipy.sparse", "reading sparse npz files")
-    try:
-        shape = tuple(fields["shape"].tolist())
-        indices, indptr = _counted(fields["indices"], "indices", shape[1] - 1), fields["indptr"]
-        indptr = _counted(indptr, "indptr", len(fields["data"]))
-        x = sparse.csr_array((_floats(fields["data"]), indices, indptr), shape=shape)
-        x.check_format(full_check=True)
-    except (ValueError, TypeError, IndexError, OverflowError) as error:
-        raise DataError(f"{name}: the CSR arrays do not fit together ({error}); write them again.") from error
-    return x
-
-
-def _counted(values: np.ndarray, what: str, last: int) -> np.ndarray:
-    """Convert whole numbers from 0 to `last` to int32, checked before the cast, which would wrap them."""
-    if last > MAX_INT32:
-        raise ValueError(f"{what} may go to {last}: up to {MAX_INT32} can be counted")
-    if values.dtype.kind not in "iu":
-        raise ValueError(f"{what} are {values.dtype}: integers are needed")
-    if values.size and not 0 <= int(values.min()) <= int(values.max()) <= last:
-        raise ValueError(f"{what} go from {values.min()} to {values.max()}: from 0 to {last} is possible")
-    return values.astype(np.int32)
-
-
-def parquet_file(name: str, asked: Iterable[Any] = ()) -> tuple[Any, list[Any], tuple[str, ...]]:
-    """Return an open Parquet file, its fields without pandas' index, and a note if that is a column.
-
-    Args:
+    Attributes:
         name: The file.
-        asked: Names that the caller or the training file gives to columns: none of them is left out.
+        titles: The names of its columns, or None.
+        features: The places of the feature columns, in order.
+        label: The place of the labels, or None.
+        dropped: The columns that are left out, by name or place.
+        layout: The names of the feature columns and the place of the labels.
+        notes: What was decided about the columns.
     """
-    parquet = require_package("pyarrow.parquet", "reading Parquet files")
-    try:
-        file = parquet.ParquetFile(_seekable(name))
-        schema = file.schema_arrow
-        written = (schema.pandas_metadata or {}).get("index_columns", [])
-    except Exception as error:  # as above
-        raise _damaged(name, error) from error
-    if not file.metadata.num_rows:
-        raise DataError(f"{name}: the table has no rows: it has no samples.")
-    index = [key for key in written if isinstance(key, str) and key not in asked and key in schema.names]
-    fields = [field for field in schema if field.name not in index]
-    if not index:
-        return file, fields, ()
-    named = ", ".join(repr(key) for key in index if not key.startswith("__index_level_"))
-    return file, fields, (f"the index that pandas wrote as a column is left out{named and f' ({named})'}",)
+
+    spells = False  # whether numbers are text too
+    decimal = "."
+
+    def __init__(self, name: str, titles: list[str] | None, width: int, wanted: Wanted, notes: tuple[str, ...]) -> None:
+        """Find the columns; refuse others than in training."""
+        self.name, self.titles, self.width = name, titles, width
+        columns = choose(name, titles, width, wanted)
+        self.features, self.label, self.dropped = columns.features, columns.label, columns.dropped
+        self.layout, self.notes = columns.layout, (*notes, *columns.notes)
+        self._guessed = wanted.label is None and wanted.like == Wanted.like and self.label is not None
+        used = [*self.features, *([] if self.label is None else [self.label])]
+        nameless = [place for place in used if titles is not None and titles[place] == ""]
+        if nameless:
+            advice = f"name it, or leave it out (--drop {nameless[0]}) if lines end in a separator too many"
+            raise DataError(f"{name}: column {nameless[0]} of the header has no name: {advice}.")
+
+    def title(self, place: int) -> str:
+        """Return a column's name, or else its place, for messages."""
+        return str(place) if self.titles is None else repr(self.titles[place])
+
+    def whole(self) -> list[Any]:
+        """Return all columns, of Arrow, with the values of coded ones."""
+        raise NotImplementedError
+
+    def parts(self, arrays: list[Any]) -> tuple[np.ndarray, Any, Faults]:
+        """Return points and labels of some rows, and what is wrong with rows; refuse columns of other types.
+
+        Raises:
+            ValueError: If a column is not numeric, or labels cannot be told apart.
+        """
+        faults, columns = Faults(), []
+        label = None if self.label is None else self.labels(arrays[self.label], faults)
+        for place in self.features:
+            column = arrays[place]
+            self.require(column, place)
+            values = floats_of(column)
+            wrong = ~np.isfinite(values)
+            faults.note(wrong, lambda row, column=column, place=place: self.fault(column[row].as_py(), place))
+            columns.append(values)
+        x = np.empty((len(arrays[0]), len(columns)), np.result_type(np.float32, *(a.dtype for a in columns)))
+        for j, values in enumerate(columns):
+            x[:, j] = values
+        return x, label, faults
+
+    def require(self, column: Any, place: int) -> None:
+        """Raise ValueError unless a column holds numbers, truth values or nothing."""
+        if is_numeric(column.type):
+            return
+        if is_text(column.type):
+            texts = [text for text in texts_of(column).values if not is_missing(text)]
+            wrong = [text for text in texts if as_number(text) is None or self.decimal != "." and "." in text]
+            raise ValueError(self.fault((wrong or texts or [None])[0], place))
+        kind = "no UTF-8 text" if str(column.type) == "binary" else f"of type {column.type}"
+        raise ValueError(f"column {self.title(place)} is {kind}; {NUMBERS}")
+
+    def fault(self, value: Any, place: int) -> str:
+        """Describe what is wrong with a value of a feature, and what to do."""
+        where, text = f"column {self.title(place)} is", str(value).strip()
+        if value is None or is_missing(text):
+            return f"{where} missing; {FILL}"
+        if isinstance(value, int):
+            advice = "an identifier is no feature: leave it out (drop=, --drop)"
+            return f"{where} {value}, a whole number that float64 does not hold; {advice}"
+        if not isinstance(value, str):
+            return f"{where} {value}; a finite number is needed"
+        if has_decimal_comma(text):
+            return f'{where} {shown(text)}; a number with a decimal comma needs decimal="," (--decimal ,)'
+        if as_number(text) is not None and self.spells:
+            return f"{where} {shown(text)}; its decimal mark is not {self.decimal!r} (decimal=, --decimal)"
+        hint = ""
+        if self._guessed and self.label is not None:
+            name, last = (place if self.titles is None else self.titles[place]), self.title(self.label)
+            hint = f"; if it holds the labels, say so (label={name!r}, --label {name}): they were looked for in the "
+            hint += f"last column, {last}"
+        return f"{where} {shown(text)}; {ENCODE}{hint}"
+
+    def labels(self, column: Any, faults: Faults) -> Any:
+        """Return labels as they are: an array, or `Texts` of what may be numbers."""
+        kind, where = str(column.type), f"the label (column {self.title(self.label or 0)})"
+        decimal = kind.startswith("decimal")
+        if is_numeric(column.type) and not decimal:
+            missing = flat(column.is_null())
+            array = np.zeros(len(column)) if kind == "null" else flat(column)
+            faults.note(missing, lambda row: f"{where} is missing; {REMOVE}")
+            if array.dtype.kind == "f":
+                faults.note(~np.isfinite(array), lambda row: f"{where} is {array[row]}; {REMOVE}")
+            return array
+        if not (decimal or is_text(column.type)):
+            raise ValueError(f"{where} is of type {kind}; numbers, booleans or text are needed")
+        label = texts_of(column)
+        if self.decimal == ",":
+            written = [text.replace(",", ".") if has_decimal_comma(text) else text for text in label.values]
+            label = Texts(written, label.codes)
+        found = [(fault_of_label if self.spells or decimal else fault_of_text)(text) for text in label.values]
+        wrong = np.asarray([fault is not None for fault in found], bool)[label.codes]
+        faults.note(wrong, lambda row: f"{where} {found[label.codes[row]]}; {REMOVE}")
+        return label if self.spells or decimal else np.asarray(label.values, dtype=str)[label.codes]
 
 
-def _damaged(name: str, error: Exception) -> DataError:
-    return DataError(f"{name}: not a whole Parquet file ({str(error).strip()}){AGAIN}")
+class Typed(Table):
+    """A Parquet or Feather file, or a frame; the index that pandas writes as a column is left out."""
 
-
-class Parquet:
-    """Dense points of a table, by its columns."""
-
-    def __init__(self, name: str, wanted: Wanted):
-        """Check the schema; refuse columns without numbers, other columns than in training, and damaged files."""
-        self.name, self._pa = name, require_package("pyarrow", "reading Parquet files")
-        self.file, fields, indices = parquet_file(name, wanted.asked)
-        self.keys = keys = [field.name for field in fields]
-        place = wanted.label_in(name, keys, len(keys))
-        self.column = column = label_column(name, keys, len(keys), place)
-        places = [i for i in range(len(keys)) if i != column]
-        order = wanted.order(name, tuple(keys[i] for i in places))
-        self.places = places if order is None else [places[i] for i in order]
-        self.width = len(places)
-        for i in self.places:
-            self._require(fields[i].type, i, False, label_hint(keys[i], keys[-1]) if place is None else "")
-        if column is not None:
-            self._require(fields[column].type, column, True, "")
-        key = None if column is None else keys[column]
-        self.notes = indices + wanted.notes(key, column == len(keys) - 1, order is not None)
-        self.layout = Layout(tuple(keys[i] for i in self.places), key)
-
-    def _require(self, kind: Any, i: int, is_label: bool, hint: str) -> None:
-        types = self._pa.types
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-        if not (numeric or is_label and self._is_text(kind)):
-            encode = "encode it (--one-hot), or leave it out (--drop)"
-            allowed = "numbers, booleans or strings" if is_label else f"numbers or booleans ({encode})"
-            where = f"column {i} ({self.keys[i]})"
-            raise DataError(f"{self.name}: {where} is of type {kind}; {allowed} are needed{hint}.")
-
-    def _is_text(self, kind: Any) -> bool:
-        types = self._pa.types
-        view = getattr(types, "is_string_view", lambda kind: False)
-        return types.is_string(kind) or types.is_large_string(kind) or view(kind)
+    def __init__(self, name: str, kind: str, wanted: Wanted, frame: Any = None) -> None:
+        """Read the schema."""
+        arrow = require_package("pyarrow", "reading tables")
+        with told(name):
+            if frame is None:
+                self._source = require_package("pyarrow.dataset", "reading tables").dataset(name, format=kind)
+            else:
+                self._source = arrow.table(frame)
+            schema = self._source.schema
+            written = (schema.pandas_metadata or {}).get("index_columns", [])
+        index = tuple(key for key in written if key in schema.names and key not in wanted.named)
+        named = ", ".join(repr(key) for key in index if not key.startswith("__index_level_"))
+        notes = (f"the index that pandas wrote as a column is left out{named and f' ({named})'}",) if index else ()
+        wanted = dataclasses.replace(wanted, absent=(*wanted.absent, *index))
+        super().__init__(name, list(map(str, schema.names)), len(schema.names), wanted, notes)
 
     def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
         """Yield all rows from a place on, `step` a piece."""
-        begin, batches = 0, self.file.iter_batches(*() if step is None else (step,), columns=self.keys)
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            except Exception as error:  # as above
-                raise _damaged(self.name, error) from error
-            if begin >= at.offset:
-                yield self._piece(batch, begin, at.file)
-            begin += len(batch)
+        first = 0
+        for batch in self._batches(step):
+            if first >= at.offset and len(batch):
+                yield self._piece(batch, first, at.file)
+            first += len(batch)
 
-    def _piece(self, batch: Any, begin: int, file: int) -> Piece:
-        faults = _Faults()
-        columns = [self._numbers(batch.column(i), i, faults) for i in self.places]
-        label = None if self.column is None else self._labels(batch.column(self.column), self.column, faults)
-        x = np.empty((len(batch), len(columns)), np.result_type(np.float32, *(values.dtype for values in columns)))
-        for j, values in enumerate(columns):
-            x[:, j] = values
-        return faults.piece(self.name, begin, x, label, file)
+    def _piece(self, batch: Any, first: int, file: int) -> Piece:
+        try:
+            x, label, faults = self.parts(_decoded(batch.columns))
+        except ValueError as error:
+            raise DataError(f"{self.name}: {error}.") from None
+        return faults.piece(x, label, Place(file, first + len(batch)), lambda row: self.where(first + row))
 
-    def _plain(self, values: Any, i: int, faults: _Faults) -> tuple[Any, np.ndarray, str]:
-        if self._pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
-        null, where = values.is_null().to_numpy(zero_copy_only=False), f"column {i} ({self.keys[i]})"
-        faults.note(np.flatnonzero(null), where, lambda row: "is missing")
-        return values, null, where
+    def where(self, row: int) -> str:
+        """Name the place of a row."""
+        return f"{self.name}, row {row} (from 0)"
 
-    def _numbers(self, values: Any, i: int, faults: _Faults) -> np.ndarray:
-        values, null, where = self._plain(values, i, faults)
-        if self._pa.types.is_decimal(values.type):
-            raw = ["0" if value is None else str(value) for value in values.to_pylist()]
-            array = np.asarray([as_number(text) for text in raw], np.float64)
-            wrong = np.asarray([rounds(t, v) for t, v in zip(raw, array.tolist(), strict=True)], bool)
-        else:
-            raw = _filled(values, null)
-            array = _floats(raw)
-            wrong = ~np.isfinite(array) | rounded(raw)
-        faults.note(np.flatnonzero(wrong), where, lambda row: f"is {fault_of(raw[row])}")
-        return array
+    def _batches(self, step: int | None) -> Iterator[Any]:
+        with told(self.name):
+            if hasattr(self._source, "to_reader"):  # a frame
+                yield from self._source.to_batches(step)
+            else:
+                yield from self._source.to_batches(**{} if step is None else {"batch_size": step})
 
-    def _labels(self, values: Any, i: int, faults: _Faults) -> Any:
-        values, null, where = self._plain(values, i, faults)
-        decimal = self._pa.types.is_decimal(values.type)
-        if not decimal and not self._is_text(values.type):
-            array = _filled(values, null)
-            faults.note(np.flatnonzero(_no_labels(array)), where, lambda row: f"is {fault_of(array[row])}")
-            return array
-        texts = ["" if value is None else str(value) for value in values.to_pylist()]
-        fault, label = fault_of_label if decimal else fault_of_text, coded(texts)
-        wrong = _faulty(label.values, fault)[label.codes] & ~null
-        faults.note(np.flatnonzero(wrong), where, lambda row: fault(texts[row]))
-        return label if decimal else np.asarray(label.values, dtype=str)[label.codes]
+    def whole(self) -> list[Any]:
+        """Return all columns, of Arrow, with the values of coded ones."""
+        with told(self.name):
+            source = self._source
+            return _decoded((source if hasattr(source, "to_reader") else source.to_table()).columns)
 
 
-def _filled(values: Any, null: np.ndarray) -> np.ndarray:
-    """Return a column as an array of its own type, 0 for missing values: NULLs would make floats of integers."""
-    if null.any():
-        values = values.cast("float32") if str(values.type) == "halffloat" else values
-        values = values.fill_null(False if str(values.type) == "bool" else 0)
-    return values.to_numpy(zero_copy_only=False)
+class Delimited(Table, Lines):
+    """A CSV file; its first lines determine the separator, the names and the column of the labels."""
+
+    spells = True
+
+    def __init__(
+        self, name: str, wanted: Wanted, header: bool | None = None, separator: str | None = None, decimal: str = "."
+    ) -> None:
+        """Read the first lines.
+
+        Args:
+            name: The file.
+            wanted: The place of the labels, and the training file's columns.
+            header: Whether the first line holds names; None: see `names_columns`.
+            separator: What stands between the fields; None: a tab, a semicolon or a comma, whichever the first has.
+            decimal: The decimal mark.
+        """
+        Lines.__init__(self, name)
+        with opened(name) as file:
+            text = io.TextIOWrapper(file, "utf-8-sig", errors="replace")
+            lines = [(number, line) for number, line in zip(range(1, 1000), text, strict=False) if line.strip()][:16]
+        head = [line for _, line in lines]
+        bare = "".join(head[0].split('"')[::2])
+        self.separator, self.decimal = separator or next((mark for mark in "\t;," if mark in bare), ","), decimal
+        with told(name):
+            rows = [list(map(str.strip, row)) for row in csv.reader(head, delimiter=self.separator)]
+        first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+        of_rows = header is not False and not any(map(_is_number, first)) and len(rows) > 1
+        of_rows = of_rows and all(len(row) == len(first) + 1 for row in rows[1:])  # R's write.table
+        named = header if header is not None else of_rows or names_columns([first, *below], wanted.named)
+        if named is None:
+            word = shown(next(field for field in first if not _is_number(field)))
+            advice = "if the line names the columns, say so (header=True), if it is a sample, header=False"
+            raise DataError(f"{name}, line {lines[0][0]}: {word} is no number, and other fields are; {advice}.")
+        self.skip = lines[0][0] - (not named)
+        titles, notes = [""] * of_rows + first if named else None, ()
+        numbers = [title for title in first if named and header is None and _is_number(title)]
+        if numbers and not wanted.named & set(first):
+            listed = ", ".join(numbers[:3]) + (" and more" if len(numbers) > 3 else "")
+            notes = (f"the first line is taken for the names of the columns, though it has numbers, {listed}",)
+        if titles and titles[0] == "" and len(titles) > 2:
+            notes += ("the first column has no name: it is left out as the names of the rows",)
+            wanted = dataclasses.replace(wanted, absent=(*wanted.absent, 0))
+        self._texts = wanted.texts
+        super().__init__(name, titles, len(first) + of_rows, wanted, notes)
+
+    def parse(self, block: bytes, line: int) -> Piece:
+        """Return the rows of a block; raise ValueError if a line cannot be read."""
+        if not block:
+            return Piece(np.zeros((0, len(self.features))), None if self.label is None else coded([]), Place(), [])
+        x, label, faults = self.parts(self._arrays(block))
+        lines = [number for number, text in enumerate(block.splitlines(), line) if text.strip()] if faults else []
+        return faults.piece(x.astype(float), label, Place(), lambda row: f"{self.name}, line {lines[row]}")
+
+    def _arrays(self, block: bytes) -> list[Any]:
+        arrow, reader = (require_package(f"pyarrow{end}", "reading CSV files") for end in ("", ".csv"))
+        names = [str(place) for place in range(self.width)]  # a file may name two columns alike
+        texts = [str(at) for at in range(self.width) if at == self.label or self._key(at) in self._texts]
+        missing = {form for text in MISSING for form in (text, text.upper(), text.capitalize())} | {"NaN", "NaT"}
+        table = reader.read_csv(
+            arrow.BufferReader(block),
+            reader.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1),
+            reader.ParseOptions(delimiter=self.separator),
+            reader.ConvertOptions(
+                column_types=dict.fromkeys(texts, arrow.string()), null_values=list(missing), strings_can_be_null=True,
+                true_values=[], false_values=[], timestamp_parsers=[], decimal_point=self.decimal,
+            ),
+        )  # fmt: skip
+        arrays = [column.combine_chunks() for column in table.columns]
+        compute = require_package("pyarrow.compute", "reading CSV files")
+        for place, column in enumerate(arrays):
+            if is_text(column.type) and compute.any(compute.match_substring(column, "\n")).as_py():
+                where = f"column {self.title(place)} holds a line's end"
+                raise ValueError(f"{where}; a quotation mark opens a field and closes it in the same line")
+        return arrays
+
+    def _key(self, place: int) -> str | int:
+        return place if self.titles is None else self.titles[place]
+
+    def where(self, row: int) -> str:
+        """Name the place of a row, by its line."""
+        with opened(self.name) as file:
+            lines = file.read().splitlines()[self.skip :]
+        return f"{self.name}, line {[n for n, line in enumerate(lines, self.skip + 1) if line.strip()][row]}"
+
+    def whole(self) -> list[Any]:
+        """Return all columns, of Arrow."""
+        with opened(self.name) as file:
+            block = file.read().removeprefix(b"\xef\xbb\xbf")
+        block = b"".join(block.splitlines(keepends=True)[self.skip :])
+        with told(self.name):
+            return self._arrays(block) if block.strip() else []
+
+
+def _decoded(columns: list[Any]) -> list[Any]:
+    columns = [column.combine_chunks() if hasattr(column, "chunks") else column for column in columns]
+    return [a.dictionary_decode() if str(a.type).startswith("dictionary") else a for a in columns]
+
+
+def is_text(kind: Any) -> bool:
+    """Return whether a type of Arrow is text."""
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def is_numeric(kind: Any) -> bool:
+    """Return whether a type of Arrow is one of numbers or truth values, or of nothing."""
+    kind = str(kind)
+    return kind.startswith(("int", "uint", "halffloat", "float", "double", "bool", "decimal", "null"))
+
+
+def flat(column: Any) -> np.ndarray:
+    """Return an Arrow column of numbers or truth values as a NumPy array, 0 where a value is missing."""
+    arrow, kind = require_package("pyarrow", "reading tables"), str(column.type)
+    column = column.cast(arrow.uint8()) if kind == "bool" else column
+    column = column.cast(arrow.float32()) if kind == "halffloat" else column
+    column = column.fill_null(0) if column.null_count else column
+    values: Any = np.from_dlpack(column)  # `to_numpy` imports pandas: 0.3 s
+    return values.astype(bool) if kind == "bool" else values
+
+
+def floats_of(column: Any) -> np.ndarray:
+    """Return a column of numbers as floats, NaN where a value is missing, infinite or changes as float64."""
+    kind = str(column.type)
+    if kind == "null":
+        return np.full(len(column), np.nan)
+    if kind.startswith("decimal"):
+        column = column.cast(require_package("pyarrow", "reading tables").float64())
+    raw = flat(column)
+    values = raw.astype(np.result_type(raw.dtype, np.float32))
+    values[flat(column.is_null()) | rounded(raw) | np.isinf(values)] = np.nan
+    return values
+
+
+def texts_of(column: Any) -> Texts:
+    """Return a column as it is written, "" where a value is missing; truth values as pandas writes them."""
+    compute = require_package("pyarrow.compute", "reading tables")
+    written = compute.if_else(column, "True", "False") if str(column.type) == "bool" else column.cast("string")
+    column = compute.utf8_trim_whitespace(compute.fill_null(written, "")).dictionary_encode()
+    values, codes = coded(column.dictionary.to_pylist())
+    return Texts(values, codes[flat(column.indices)])
+
+
+def names_columns(rows: list[list[str]], known: set[str]) -> bool | None:
+    """Return whether the first of some lines names the columns; None if it may or may not.
+
+    A line without numbers does, unless all its texts come again below, and one with a name that is known. One with
+    numbers does if they count up by ones, as those of pandas and years do, and its texts are not in the lines below:
+    there are numbers or other texts.
+    """
+    first, below = rows[0], rows[1:]
+    numbers = [field for field in first if _is_number(field)]
+    texts = [at for at, field in enumerate(first) if not _is_number(field) and not is_missing(field)]
+    beneath = [[row[at] for row in below if not is_missing(row[at])] for at in texts]
+    fresh = [first[at] not in fields for at, fields in zip(texts, beneath, strict=True)]
+    if known & set(first) or not numbers:
+        return bool(known & set(first)) or any(fresh) or not texts
+    counted = all(map(WHOLE.fullmatch, numbers))
+    counted = counted and [int(field) - int(numbers[0]) for field in numbers] == list(range(len(numbers)))
+    if any(fields and all(map(_is_number, fields)) for fields in beneath):
+        return True if (counted and len(numbers) > 1) or len(texts) > len(numbers) else None
+    if not counted or len(below) < 3:
+        return False
+    return len(numbers) > 1 and all(fresh) if texts else numbers[0] == "0" and len(numbers) > 1 + (first[0] != "")
+
+
+def _is_number(field: str) -> bool:
+    return as_number(field) is not None or has_decimal_comma(field)

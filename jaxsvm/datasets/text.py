@@ -1,4 +1,4 @@
-"""Read text files in blocks of lines: whole blocks fast, and line by line if a line is not plain."""
+"""Read text in blocks of lines: whole blocks by a library, halves of one that it refuses until the line is found."""
 
 import bz2
 import contextlib
@@ -6,73 +6,62 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
-from jaxsvm.datasets.layout import Piece, Place
-from jaxsvm.datasets.measured import MEASURED
-from jaxsvm.datasets.refusal import AGAIN, BadRow, decoded, refuse_line
-from jaxsvm.errors import DataError
+from jaxsvm.datasets.labels import joined_texts
+from jaxsvm.datasets.layout import Piece, Place, stacked
+from jaxsvm.errors import DataError, InputError
 
-BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write first
+BYTES_PER_PIECE = 1 << 22
+"""Pieces in which text is read, so that memory does not depend on its length; not measured."""
 
 
-class TextReader:
-    """The common part of readers of lines; subclasses read a block and a line."""
+class Lines:
+    """The common part of readers of text."""
 
-    expected = "text"  # a description of the lines, for messages
+    expected = ""  # what a line is, for messages
+    skip = 0  # the lines before the first sample
 
-    def __init__(self, name: str):
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.first, self.lines = 0, 0  # the byte at which samples begin, and the lines before it
 
-    def fast(self, block: bytes) -> tuple[Any, Any] | None:
-        """Return points and labels of a block of plain lines; None if its lines have to be read one by one."""
+    def parse(self, block: bytes, line: int) -> Piece:
+        """Return the rows of a block that begins with some line; raise ValueError if a line cannot be read."""
         raise NotImplementedError
-
-    def line(self, number: int, text: str, cut: bool) -> Any:
-        """Read one line; return None if it is blank, raise BadRow if it is no sample."""
-        raise NotImplementedError
-
-    def stacked(self, rows: list[Any]) -> tuple[Any, Any]:
-        """Return points and labels of the results of `line`."""
-        raise NotImplementedError
-
-    def refuse(self, line: int, issue: str, expected: str, **more: bool) -> NoReturn:
-        """Raise for one line."""
-        refuse_line(self.name, line, issue, expected, **more)
 
     def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
         """Yield all rows from a place on."""
         del step  # the size of pieces of text is in bytes
         with opened(self.name) as file:
-            file.seek(max(at.offset, self.first))
-            line = max(at.line, self.lines)
-            while block := file.read(MEASURED.bytes_per_text_piece):
+            line = file.read(at.offset).count(b"\n") + 1
+            while block := file.read(BYTES_PER_PIECE):
                 block += file.readline()
-                if not line:
-                    block = block.removeprefix(BOM)
-                data = self.fast(block)
-                damaged: list[BadRow] = []
-                if data is None:
-                    rows, count = self._rows(block, line, damaged)
-                    data, line = self.stacked(rows), line + count
-                else:
-                    line += block.count(b"\n") + (not block.endswith(b"\n"))
-                yield Piece(*data, Place(at.file, file.tell(), line), damaged)
+                lines = block.count(b"\n")
+                if line == 1:
+                    block = block.removeprefix(b"\xef\xbb\xbf")
+                    block = b"".join(block.splitlines(keepends=True)[self.skip :]) if self.skip else block
+                    line, lines = line + self.skip, lines - self.skip
+                parts = [part for part in self._read(block, line) if part.x.shape[0] or part.damaged]
+                line += lines
+                if parts:
+                    label = None if parts[0].label is None else joined_texts([part.label for part in parts])
+                    damaged = [fault for part in parts for fault in part.damaged]
+                    yield Piece(stacked([part.x for part in parts]), label, Place(at.file, file.tell()), damaged)
 
-    def _rows(self, block: bytes, before: int, damaged: list[BadRow]) -> tuple[list[Any], int]:
-        lines, rows = block.splitlines(), []
-        for i, line in enumerate(lines):
-            number = before + i + 1
-            cut = i == len(lines) - 1 and not block.endswith((b"\n", b"\r"))
-            try:
-                row = self.line(number, decoded(self.name, number, line, self.expected), cut)
-            except BadRow as error:
-                damaged.append(error)
-            else:
-                if row is not None:
-                    rows.append(row)
-        return rows, len(lines)
+    def _read(self, block: bytes, line: int) -> list[Piece]:
+        if not block.strip():
+            return []
+        try:
+            return [self.parse(block, line)]
+        except (ValueError, OverflowError) as error:
+            lines = block.splitlines(keepends=True)
+            if len(lines) == 1:
+                nothing = self.parse(b"", line)
+                said = str(error).strip().replace("Row #1: ", "")  # of the block
+                return [nothing._replace(damaged=[f"{self.name}, line {line}: {said}{self.expected}"])]
+        half = len(lines) // 2
+        first, rest = b"".join(lines[:half]), b"".join(lines[half:])
+        return self._read(first, line) + self._read(rest, line + half)
 
 
 def compression_of(name: str) -> str:
@@ -83,13 +72,22 @@ def compression_of(name: str) -> str:
 @contextlib.contextmanager
 def opened(name: str) -> Iterator[Any]:
     """Open a file for its decompressed bytes; raise DataError if it cannot be read or was cut short."""
-    compression = compression_of(name)
+    compression = compression_of(name) if os.path.exists(name) and os.path.getsize(name) else ""
     try:
-        empty = not os.path.getsize(name)
-        how = {".gz": gzip.open, ".bz2": bz2.open}.get("" if empty else compression, open)
-        with how(name, "rb") as file:
+        with {".gz": gzip.open, ".bz2": bz2.open}.get(compression, open)(name, "rb") as file:
             yield file
     except (OSError, EOFError, zlib.error) as error:
         if compression and not isinstance(error, PermissionError | FileNotFoundError):
-            raise DataError(f"{name}: not a whole {compression} file ({error}){AGAIN}") from error
+            raise DataError(f"{name}: not a whole {compression} file ({error}); it may have been cut short.") from error
         raise DataError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+
+
+@contextlib.contextmanager
+def told(name: str) -> Iterator[None]:
+    """Pass on what a library says of a broken file: damage shows as errors of many types."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise DataError(f"{name}: cannot be read: {' '.join(str(error).split())}.") from error

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.datasets.columns.preparation import from_json
+from jaxsvm.datasets.preparation import from_json
 from jaxsvm.datasets.layout import Layout
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import DataError, InputError, require, require_finite
@@ -33,7 +33,7 @@ from jaxsvm.runtime.checks import checked
 from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:
-    from jaxsvm.datasets.columns.preparation import Preparation
+    from jaxsvm.datasets.preparation import Preparation
 
 FORMAT = "jaxsvm-model-5"
 BASES = {"kernel": KernelBasis, "nystroem": NystroemBasis, "fourier": FourierBasis}

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from jaxsvm.datasets.labels import array_of
-from jaxsvm.datasets.layout import Layout, Wanted
+from jaxsvm.datasets.layout import Layout, Wanted, choose
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete, require_part, warn
 from jaxsvm.gram import measured as gram
@@ -154,14 +154,14 @@ def _in_order(model: Model, x_new: Any) -> Any:
     if model.layout is None or names is None or not all(isinstance(name, str) for name in names):
         return x_new
     if preparation is not None and (model.columns == preparation.names or set(names) != set(model.columns or ())):
-        x_new, notes = preparation(preparation.read("x_new", "frame", model.layout, frame=x_new))
+        x_new, notes = preparation.of_frame("x_new", x_new, model.layout)
         for note in notes:
             warn(f"x_new: {note}.")
         return x_new
     if model.columns is None:
         return x_new
-    order = Wanted(like=model.layout).order("x_new", tuple(names))
-    return x_new if order is None else np.asarray(x_new)[:, order]  # by the rules of file readers
+    order = choose("x_new", list(names), len(names), Wanted(label=False, like=model.layout)).features
+    return x_new if order == list(range(len(names))) else np.asarray(x_new)[:, order]
 
 
 def _of_dense_blocks(model: Model, x_new: Any, calibrated: bool) -> Array:

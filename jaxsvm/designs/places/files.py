@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from jaxsvm.datasets.labels import Texts, targets, value_of
 from jaxsvm.datasets.layout import Piece
-from jaxsvm.datasets.shards.source import Source, counted, different, files_of, scan
+from jaxsvm.datasets.source import Source, counted, different, files_of, scan
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import DataError, InputError

@@ -1,1 +1,0 @@
-"""Tables as people have them, with index columns, texts and missing values, and how points are made of them."""

@@ -1,0 +1,243 @@
+"""Make pieces of rows from anything: files of one kind of rows one after another, or a frame, from any place on.
+
+Columns of the other files are put in the order of the first by name, or refused. Files without rows are passed over.
+"""
+
+import dataclasses
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from jaxsvm.datasets.arrays import Arrays
+from jaxsvm.datasets.labels import Texts, of_texts
+from jaxsvm.datasets.layout import Layout, Piece, Place, Wanted
+from jaxsvm.datasets.scaling import Moments
+from jaxsvm.datasets.svmlight import Svmlight
+from jaxsvm.datasets.tables import Delimited, Typed
+from jaxsvm.datasets.text import compression_of, opened
+from jaxsvm.errors import DataError, InputError
+from jaxsvm.gram.measured import MEASURED
+from jaxsvm.runtime.checks import MAX_INT32
+
+FORMATS = {
+    "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"), "csv": (".csv", ".tsv"), "npz": (".npz",), "npy": (".npy",),
+    "parquet": (".parquet", ".pq"), "feather": (".feather", ".arrow", ".ipc"),
+}  # fmt: skip
+TABLES = ("csv", "parquet", "feather", "frame")
+"""Formats whose columns may hold text, lack values, and be left out."""
+SVMLIGHT = rb"[^\s:,;]+([ \t]+[0-9]+:[ \t]*[^\s:,;]+)+"
+"""A line of svmlight, to recognise LIBSVM's own files: `a9a`, `a9a.t` or `mnist.scale`."""
+
+
+def files_of(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return the files that one or more names stand for, in order: of a directory all, and `*` is as in a shell.
+
+    Raises:
+        InputError: If there is no name.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if wrong := [name for name in given if not isinstance(name, str | os.PathLike)]:
+        raise InputError(f"paths holds {wrong[0]!r}: names of files are needed.")
+    if not given:
+        raise InputError("paths is empty: one file at least is needed.")
+    files: list[str] = []
+    for name in [os.fspath(name) for name in given]:
+        found = glob.glob(os.path.join(glob.escape(name), "*") if os.path.isdir(name) else name)
+        parts = [part for part in sorted(found) if os.path.basename(part)[0] not in "._"]  # Spark's and Dask's own
+        if os.path.isdir(name) and not parts:
+            raise DataError(f"{name}: there is no file in this directory.")
+        files += [name] if os.path.isfile(name) else parts or [name]
+    return tuple(files)
+
+
+def kind_of(name: str, format: str | None = None) -> str:  # noqa: A002
+    """Return the format by the end of a file's name, or else by the first line of svmlight; refuse what is no file."""
+    if not os.path.exists(name) and name != "-":
+        raise DataError(f"{name}: there is no such file{', and none that fits' if '*' in name else ''}.")
+    if not os.path.isfile(name):
+        what = "a directory" if os.path.isdir(name) else "a pipe or a device, and files are read more than once"
+        raise DataError(f"{name}: this is {what}; name a file.")
+    if format is not None:
+        return format
+    suffix = os.path.splitext(name.lower().removesuffix(compression_of(name)))[1]
+    for kind, suffixes in FORMATS.items():
+        if suffix in suffixes:
+            return kind
+    with opened(name) as file:
+        lines = (line.split(b"#")[0] for line in file)
+        first = next((line for line in lines if line.strip()), b"").strip()
+    if re.fullmatch(SVMLIGHT, first):
+        return "svmlight"
+    known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
+    raise DataError(
+        f"{name}: the format of {suffix!r} files is not known, and its first line is not svmlight's; known are "
+        f"{known}, also with .gz or .bz2. Rename it if it is one of them (a table of text is .csv), unpack it (.zip, "
+        '.xz), save it as one (a spreadsheet as CSV), or say what it is: load(path, format="csv").'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Files of one kind of rows, or a frame."""
+
+    paths: tuple[str, ...]
+    features: int | None = None  # d; None: as many as the first file has, of svmlight by `found_out`
+    label: Any = None  # column (a name or an index; the last by default) or key (npz); False: none
+    zero_based: bool | None = None  # whether svmlight indices count from 0; None: `found_out` decides, or else from 1
+    header: bool | None = None  # whether CSV files have one; None: see `tables.names_columns`
+    format: str | None = None  # of files whose names do not tell
+    separator: str | None = None  # of fields in CSV files
+    decimal: str = "."  # the decimal mark of CSV files
+    part: str = "train"  # of npz files
+    wanted: Wanted = Wanted()  # what is asked of the columns besides
+    frame: Any = None  # the frame, in place of files
+
+    def kind(self, path: str) -> str:
+        """Return the format of a file; refuse one that does not exist."""
+        return "frame" if self.frame is not None else kind_of(path, self.format)
+
+    def found_out(self) -> "Source":
+        """Return the source with d and the first index known, for which svmlight files are read once."""
+        paths = [path for path in self.paths if self.kind(path) == "svmlight"]
+        if not paths or (self.features is not None and self.zero_based is not None):
+            return self
+        largest, least, damaged = -1, 1, []
+        for path in paths:
+            for piece in Svmlight(path).pieces(Place()):
+                damaged = damaged or piece.damaged
+                if piece.x.nnz:
+                    largest, least = max(largest, piece.x.shape[1] - 1), min(least, int(piece.x.indices.min()))
+        zero_based = least == 0 if self.zero_based is None else self.zero_based
+        d = largest + (1 if zero_based else 0)
+        if self.features is None and not 0 < d <= MAX_INT32:
+            found = [*damaged, f"{', '.join(paths)}: no line has a feature; svmlight lines look like '+1 3:0.5 7:1'"]
+            raise DataError(f"{found[0]}.")
+        return dataclasses.replace(self, features=self.features or d, zero_based=zero_based)
+
+    def stamps(self) -> list[list[int]]:
+        """Return the size and the time of change of each file, which tell whether it has changed."""
+        for path in self.paths:
+            self.kind(path)
+        return [[(of := os.stat(path)).st_size, of.st_mtime_ns] for path in self.paths]
+
+    def described(self) -> dict[str, Any]:
+        """Return the arguments and what the files hold, as JSON values: a run that goes on has the same ones."""
+        names = ("features", "label", "zero_based", "header", "format")
+        return {name: getattr(self, name) for name in names} | {
+            "paths": list(self.paths), "what the files hold": self.stamps()
+        }  # fmt: skip
+
+    def readers(self, begin: int = 0, as_written: bool = False) -> Iterator[tuple[int, Any]]:
+        """Yield the number and the reader of each file that has rows, from file `begin` on.
+
+        Args:
+            begin: The first file; before it only the one is opened that tells the order of the columns.
+            as_written: Whether indices of svmlight are left as they are, and their number too.
+        """
+        wanted = dataclasses.replace(self.wanted, label=self.label, features=self.features)
+        base, first = None if as_written else 1 - bool(self.zero_based), ""
+        for number, path in enumerate(self.paths):
+            kind = self.kind(path)
+            if (first and number < begin) or (kind != "frame" and _is_blank(path)):
+                continue
+            if kind == "svmlight":
+                reader: Any = Svmlight(path, base, None if as_written else self.features, self.label is not False)
+            elif kind in TABLES:
+                reader = (
+                    Delimited(path, wanted, self.header, self.separator, self.decimal)
+                    if kind == "csv"
+                    else Typed(path, kind, wanted, self.frame)
+                )
+            else:
+                reader = Arrays(path, kind, wanted, self.part)
+            width = wanted.features if kind == "svmlight" else len(reader.features)
+            if wanted.features not in (None, width):
+                given = "features={} was given" if self.features is not None else f"{first} has {{}}"
+                raise DataError(f"{path}: has {width} feature columns; {given.format(wanted.features)}.")
+            if not first:
+                wanted = dataclasses.replace(wanted, features=width)
+                if self.wanted.like == Layout():
+                    wanted = dataclasses.replace(wanted, like=reader.layout, whose=path)
+                first = path
+            if number >= begin:
+                yield number, reader
+
+    def pieces(self, start: Place | None = None) -> Iterator[Piece]:
+        """Yield all rows from a place on; refuse a file that holds something else, or other columns than the first."""
+        start = Place() if start is None else start
+        for number, reader in self.readers(start.file):
+            d = self.features if isinstance(reader, Svmlight) else len(reader.features)
+            at = start if number == start.file else Place(number)
+            yield from reader.pieces(at, max(1, MEASURED.bytes_per_block // (8 * max(d or 1, 1))))
+
+
+def _is_blank(name: str) -> bool:
+    """Return whether nothing but blanks is in a file."""
+    with opened(name) as file:
+        return not any(part.strip() for part in iter(lambda: file.read(1 << 16), b""))
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """The result of a first pass over files, as JSON values."""
+
+    rows: int  # rows that are samples
+    damaged: int  # lines that are not
+    named: list[str]  # messages about the first 20 of them
+    features: int  # d
+    zero_based: bool | None  # of svmlight files
+    labels: list[Any]  # the different labels in sorted order; none if they are targets of regression
+    mean: list[float]  # of the columns, `(d,)`
+    scale: list[float]  # their standard deviations, 1 for constant columns, `(d,)`
+
+
+def scan(source: Source, damaged: str = "stop", labelled: bool = True) -> Scan:
+    """Read all rows once and count; refuse a damaged line, unless these are skipped.
+
+    Args:
+        source: The files.
+        damaged: "stop" or "skip".
+        labelled: Whether labels are classes, which are collected.
+    """
+    source = source.found_out()
+    bad, lines, moments = 0, [], Moments()
+    texts: set[str] = set()
+    values: set[Any] = set()
+    for piece in source.pieces():
+        bad, lines = counted(piece, damaged, bad, lines)
+        if labelled:
+            (texts if isinstance(piece.label, Texts) else values).update(different(piece.label)[0])
+        if piece.x.shape[0]:
+            moments.add(dense(piece.x))
+    where = ", ".join(source.paths)
+    if not moments.rows:
+        raise DataError(f"{where}: no line is a sample.")
+    labels = {*of_texts(where, sorted(texts)).tolist(), *values}
+    if len({isinstance(label, str) for label in labels}) > 1:
+        raise DataError(f"{where}: labels are text in some files and numbers in others: write all of them alike.")
+    mean, scale = moments.mean().tolist(), moments.spread().tolist()
+    return Scan(moments.rows, bad, lines, len(mean), source.zero_based, sorted(labels), mean, scale)
+
+
+def dense(x: Any) -> np.ndarray:
+    """Return the points of a piece as a dense array of float64, `(k, d)`."""
+    return np.asarray(x.toarray() if hasattr(x, "toarray") else x, np.float64)
+
+
+def counted(piece: Piece, how: str, bad: int, lines: list[str]) -> tuple[int, list[str]]:
+    """Add a piece's damaged lines to their number and to the messages about the first 20, or refuse the first."""
+    if piece.damaged and how == "stop":
+        raise DataError(f"{piece.damaged[0]}. Mend it, or skip such lines (damaged='skip').")
+    return bad + len(piece.damaged), (lines + piece.damaged)[:20]
+
+
+def different(label: Any) -> tuple[list[Any], np.ndarray]:
+    """Return the different labels of a piece, and the code of each row."""
+    if isinstance(label, Texts):
+        return label.values, label.codes
+    values, codes = np.unique(label, return_inverse=True)
+    return values.tolist(), codes
