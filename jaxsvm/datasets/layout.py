@@ -1,4 +1,4 @@
-"""Which columns of a table hold the features and which the labels; a model keeps it, so that new files are read alike."""
+"""Choose the columns of a table for features and labels; a model keeps the choice, for files of new points."""
 
 import dataclasses
 import re

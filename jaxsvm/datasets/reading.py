@@ -70,10 +70,10 @@ def load(
 
     Args:
         path: A file: svmlight (`.svm`, `.svmlight`, `.libsvm`, `.txt`), CSV (`.csv`, `.tsv`), npz (keys `X` or
-            `X_data`, `X_indices`, `X_indptr`, `X_shape`, and `y`), npy (rows of features and a label), Parquet (`.parquet`,
-            `.pq`) or Feather (`.feather`, `.arrow`). The text formats may be compressed (`.gz`, `.bz2`). A file of
-            another name, such as `a9a` or `a9a.t`, is svmlight if its first line looks like it. Also a directory of
-            such files, a name with `*`, or a data frame (pandas, polars, whatever Arrow takes).
+            `X_data`, `X_indices`, `X_indptr`, `X_shape`, and `y`), npy (rows of features and a label), Parquet
+            (`.parquet`, `.pq`) or Feather (`.feather`, `.arrow`). The text formats may be compressed (`.gz`, `.bz2`).
+            A file of another name, such as `a9a` or `a9a.t`, is svmlight if its first line looks like it. Also a
+            directory of such files, a name with `*`, or a data frame (pandas, polars, whatever Arrow takes).
         label: The place of the labels: a column's name or index in a table (the last one by default), a key in npz
             (`y` by default, `yt` for the test part). False: there are none, every column is a feature and `y` is None;
             False drops the label that starts every svmlight line.

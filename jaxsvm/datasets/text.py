@@ -84,7 +84,7 @@ def opened(name: str) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def told(name: str) -> Iterator[None]:
-    """Pass on what a library says of a broken file: damage shows as errors of many types."""
+    """Raise what a library says of a broken file as DataError: damage shows as errors of many types."""
     try:
         yield
     except InputError:

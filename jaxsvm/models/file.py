@@ -18,8 +18,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.datasets.preparation import from_json
 from jaxsvm.datasets.layout import Layout
+from jaxsvm.datasets.preparation import from_json
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import DataError, InputError, require, require_finite
 from jaxsvm.gram.basis import Basis, FourierBasis, KernelBasis, NystroemBasis
