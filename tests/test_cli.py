@@ -665,7 +665,7 @@ def test_missing_values_are_told(flowers, tmp_path):
         fields = lines[3].split(",")
         fields[1] = value
         broken.write_text("\n".join([*lines[:3], ",".join(fields), *lines[4:]]) + "\n")
-        assert "broken.csv, line 4" in refusal("fit", broken) and "column 1 (b) is missing" in refusal("fit", broken)
+        assert "broken.csv, line 4" in refusal("fit", broken) and "column 'b' is missing" in refusal("fit", broken)
 
 
 def test_too_many_columns_are_refused_before_they_take_the_memory(data, tmp_path, monkeypatch):

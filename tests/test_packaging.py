@@ -53,7 +53,7 @@ CALLS = {
     "matplotlib.figure": lambda: axes_of(None),
     "duckdb": lambda: jaxsvm.relational.from_duckdb("a.db", ["a"], ("a", "y")),
     "dask": lambda: jaxsvm.coresets.from_dask(None, 1.0, 20, jax.random.key(0)),
-    "pyarrow.parquet": lambda: jaxsvm.datasets.load(__file__, format="parquet"),
+    "pyarrow.dataset": lambda: jaxsvm.datasets.load(__file__, format="parquet"),
 }
 
 
