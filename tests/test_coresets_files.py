@@ -8,7 +8,7 @@ import pytest
 
 from jaxsvm import coresets, designs
 from jaxsvm.coresets import rows
-from jaxsvm.datasets import Scaling, text
+from jaxsvm.datasets import Scaling
 from jaxsvm.datasets import source as shards
 from jaxsvm.errors import DataError, InputError
 
