@@ -46,7 +46,7 @@ MOST_FILES = 12
 LINES = {
     "cli": 1_920,
     "coresets": 2_702,
-    "datasets": 2_798,
+    "datasets": 2_247,
     "derivatives": 506,
     "designs": 2_485,
     "estimators": 3_082,
