@@ -5,12 +5,12 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 import pandas as pd
 import pytest
-from jaxsvm.datasets.columns.preparation import Column, Preparation
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_iris
 from sklearn.impute import SimpleImputer
@@ -21,6 +21,7 @@ from test_cli import ROOT, invoke, refusal, report_of
 
 import jaxsvm
 from jaxsvm import InputError, interchange
+from jaxsvm.datasets.preparation import Column, Preparation
 from jaxsvm.model_selection.cross_validation import Scores
 
 
