@@ -7,9 +7,10 @@ from test_relational import GOLDEN, HUB, PATH, beta_of, join_of, tables_of, trut
 
 import jaxsvm
 from jaxsvm import relational
+from jaxsvm.designs.descent import Lane
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.hinge_program import simplex_maximum
-from jaxsvm.relational.descent.run import JoinedSquares
+from jaxsvm.relational.descent.rows import formed
 from jaxsvm.relational.schema.join import prepared
 
 
@@ -213,16 +214,21 @@ def test_a_fit_that_is_stopped_early_is_no_worse_than_nothing(loss, engine):
 
 
 @pytest.mark.parametrize("largest", [1000, 0])
-def test_systems_of_counts_are_those_of_the_materialised_rows(monkeypatch, largest):
-    monkeypatch.setattr("jaxsvm.relational.descent.run.LARGEST_SYSTEM", largest)
-    join = prepared(join_of(HUB, n=12), "max", True)
-    x, _, rows = join.materialise()
-    squares, rng = JoinedSquares(join.blocks, rows), np.random.default_rng(0)
+@pytest.mark.parametrize("categories", [True, False])
+def test_systems_of_formed_rows_are_those_of_the_materialised_ones(monkeypatch, largest, categories):
+    monkeypatch.setattr("jaxsvm.relational.descent.rows.LARGEST_SYSTEM", largest)
+    tables = tables_of(HUB, n=12)
+    if not categories:
+        del tables["T1"]["kind"]
+    join = prepared(relational.Join(tables, ("T1", "y")), "max", True)
+    x, y, rows = join.materialise()
+    found, rng = formed(join, rows, np.ones(len(x))), np.random.default_rng(0)
+    assert isinstance(found.X, np.ndarray) == (not categories)
+    np.testing.assert_array_equal(found.X if not categories else found.X.toarray(), x)
+    np.testing.assert_array_equal(found.y, y)
     s, b = rng.uniform(size=len(x)), rng.normal(size=join.d)
-    np.testing.assert_allclose(squares.product(join.split(b)), x @ b, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(squares.transposed(s), x.T @ s, rtol=0, atol=1e-9)
-    want = np.linalg.solve(0.3 * np.eye(join.d) + (x.T * s) @ x, b)
-    np.testing.assert_allclose(squares.system(s, 0.3)(b), want, rtol=0, atol=1e-9)
+    want = np.linalg.solve(np.eye(join.d) + (x.T * s) @ x, b)
+    np.testing.assert_allclose(found.solved(s, np.append(b, 0))[:-1], want, rtol=0, atol=1e-8)
 
 
 def test_two_large_categories_are_solved_by_products_with_their_rows():
@@ -492,8 +498,8 @@ def test_a_fit_without_a_certificate_says_so():
 @pytest.mark.parametrize(("method", "steps"), [("paper", 25), ("paper", 1), ("steps", 25)])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_steps_take_exactly_as_many_evaluations_and_seek_few_bounds(monkeypatch, engine, method, steps):
-    calls, bound = [], relational.descent.run.Bundle.bound
-    monkeypatch.setattr(relational.descent.run.Bundle, "bound", lambda planes: calls.append(1) or bound(planes))
+    calls, bound = [], Lane.raise_bound
+    monkeypatch.setattr(Lane, "raise_bound", lambda lane: calls.append(1) or bound(lane))
     fit = relational.fit(join_of(PATH, n=12), 0.01, 0.1, engine, method=method, scale="max", max_steps=steps, tol=1e-12)
     assert fit.steps == steps and len(calls) <= steps // 10 + 1
     D, P = float(fit.certificate.dual), float(fit.certificate.primal)
@@ -510,10 +516,9 @@ def test_a_bound_is_no_worse_than_that_of_its_best_plane():
     tables = {"f": {"k": k, "x": x, "y": np.where(x + z[k] > 0, 1, -1)}, "d": {"k": np.arange(5), "z": z}}
     for C in (1e5, 1e6):
         fit = relational.fit(relational.Join(tables, ("f", "y")), C=C, loss="squared_hinge", max_steps=60)
-        planes = fit.bundle
-        alone = planes.low - (planes.g**2).sum(axis=1) / (4 * fit.lam)
+        lane = fit.descent.lane
+        alone, H = lane.s - (lane.pull**2).sum(axis=1) / 2, lane.pull @ lane.pull.T
         assert fit.status == jaxsvm.Status.CONVERGED and fit.steps < 30
-        assert fit.certificate.dual >= alone.max() * (1 - 1e-12)
-        H = planes.g @ planes.g.T / (2 * fit.lam)
-        w = simplex_maximum(planes.low, H)
-        assert w @ planes.low - w @ H @ w / 2 >= alone.max() * (1 - 1e-9)
+        assert alone.max() * (1 - 1e-9) <= lane.D
+        w = simplex_maximum(lane.s, H)
+        assert w @ lane.s - w @ H @ w / 2 >= alone.max() * (1 - 1e-9)

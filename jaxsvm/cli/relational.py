@@ -29,7 +29,7 @@ def fit_join(
     lam: Annotated[Number, of_model(help="Regulariser: mean loss + lam |w|^2.")] = None,
     C: Annotated[Number, of_model("--C", help="Penalty instead of --lam: lam = 1 / (2 C N).")] = None,
     loss: Annotated[Literal["hinge", "squared_hinge"], of_model(help="Loss to minimise beside lam |w|^2.")] = "hinge",
-    engine: Annotated[str, of_solver(help="Engine that counts rows: auto, rows, merge, grid or sketch.")] = "auto",
+    engine: Annotated[str, of_solver(help="Engine: auto, formed, rows, merge, grid or sketch.")] = "auto",
     eps: Annotated[float, of_solver(help="Accuracy of the sketch's counts.")] = 0.1,
     tol: Tol = 1e-3,
     max_steps: Annotated[int, of_solver(help="Cap on passes over the tables.")] = 200,

@@ -56,6 +56,7 @@ class Lane:
         s: Constants of the planes, `(k,)`; the first is 0.
         pull: Slopes of the planes, with a minus sign, `(k, p)`.
         off: By how much rounding may have raised the planes, `(k,)`.
+        wide: By how much their slopes may be off either way, `(k, p)`.
     """
 
     penalty: np.ndarray
@@ -75,6 +76,7 @@ class Lane:
     s: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
     pull: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))
     off: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
+    wide: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))
 
     @staticmethod
     def at(w: np.ndarray, bias: str, square: bool, mu: float) -> "Lane":
@@ -82,25 +84,21 @@ class Lane:
         w = np.append(w[:-1], 0.0) if bias == "none" else w  # the start may be a fit with a constant
         penalty = np.ones(len(w))
         penalty[-1] = 0.0 if bias == "free" else 1.0
-        return Lane(penalty, bias != "none", square, mu, w, np.zeros_like(w), best=w, pull=np.zeros((1, len(w))))
+        return Lane(penalty, bias != "none", square, mu, w, 0 * w, best=w, pull=0 * w[None], wide=0 * w[None])
 
     @property
     def trial(self) -> np.ndarray:
         """Return the point to evaluate next, `(p,)`."""
         return self.w + self.t * self.step
 
-    def evaluated(self, sums: Total, tol: float) -> None:
-        """Take the sums at the trial point into account, and choose the next one.
-
-        Args:
-            sums: The `Sums` of this lane.
-            tol: The relative gap that is asked for.
-        """
+    def evaluated(self, sums: Total, tol: float, wide: np.ndarray | None = None) -> None:
+        """Take the `Sums` at the trial point into account (for the curvature, what solves with it); choose the next."""
         w, loss, before = self.trial, float(sums.loss), (self.P, self.D)
         value = 0.5 * float(self.penalty @ w**2) + loss
         if value < self.P:
             self.P, self.best = value, w
-        pull = self.add_plane(float(sums.s), sums.pull)
+        pull = self.add_plane(float(sums.s), sums.pull, wide=wide)
+        self.raise_bound()
         self.idle = 0 if before != (self.P, self.D) else self.idle + 1
         gradient = self.penalty * w - pull
         slope = float(gradient @ self.step)
@@ -110,16 +108,21 @@ class Lane:
             return
         short = 0 < self.t < MEASURED.short_step
         self.w = w
-        H = sums.curvature + np.diag(self.penalty)
-        if not self.constant:
-            H[-1] = H[:, -1] = np.eye(len(w))[-1]
-        self.go(-solved(H, gradient), gradient)
+        self.go(-self._solved(sums.curvature, gradient), gradient)
         lost, left = loss - (sums.s - float(pull @ w)), max(self.slope / 2, 0.2 * tol * max(self.D, 0.0))
         self.reach = self._reach(sums.near, MEASURED.rows_fetched(len(w)), short)
         if short and self.slope / 2 > lost and not self.square:
             self.mu /= MEASURED.narrowing
         elif lost > left and not self.square:
             self.mu *= float(np.clip(np.sqrt(left / lost), MEASURED.narrowing, 1))
+
+    def _solved(self, curvature: Total, gradient: np.ndarray) -> np.ndarray:
+        if callable(curvature):
+            return np.asarray(curvature(gradient))
+        H = curvature + np.diag(self.penalty)
+        if not self.constant:
+            H[-1] = H[:, -1] = np.eye(len(H))[-1]
+        return solved(H, gradient)
 
     def _reach(self, near: np.ndarray, most: int, short: bool) -> float:
         """Return the reach within which rows are to be fetched; 0: none.
@@ -135,27 +138,26 @@ class Lane:
         """Choose a step from w, `(p,)`, with the gradient there."""
         self.step, self.slope, self.t, self.tries = step, -float(gradient @ step), 1.0, 0
 
-    def add_plane(self, s: float, pull: np.ndarray, off: float = 0.0) -> np.ndarray:
-        """Add a plane and raise D to the best bound; return the slopes that count.
-
-        Args:
-            s: Its constant.
-            pull: Its slopes, with a minus sign, `(p,)`.
-            off: By how much rounding may have raised it near the best point, beside the last digits of s and pull.
-        """
+    def add_plane(self, s: float, pull: np.ndarray, off: float = 0.0, wide: np.ndarray | None = None) -> np.ndarray:
+        """Add a plane, which rounding raised by `off` near the best point at most; return the slopes that count."""
         pull = np.asarray(pull) if self.constant else np.append(pull[:-1], 0.0)
         self.s, self.pull = np.append(self.s, s), np.append(self.pull, pull[None], axis=0)
-        self.off = np.append(self.off, off)
+        self.off, wide = np.append(self.off, off), np.zeros_like(pull) if wide is None else wide
+        self.wide = np.append(self.wide, wide[None], axis=0)
+        return pull
+
+    def raise_bound(self) -> np.ndarray:
+        """Raise D to the best bound of the planes, of which few stay; return the point that they have least, `(p,)`."""
         e = np.where(self.penalty[-1] > 0, 0.0, self.pull[:, -1])  # slopes in a free constant
         weights = self._weights(e)
         alone = (np.arange(len(e)) == len(e) - 1).astype(float)  # near the optimum the last plane proves most
-        self.D = max(self.D, self._bound(weights, e), self._bound(alone, e))
+        self.D, least = max(self.D, self._bound(weights, e), self._bound(alone, e)), weights @ self.pull
         if len(self.s) > MEASURED.planes:
             worth = weights.copy()
             worth[[0, 1, 2, -3, -2, -1]] = np.inf
             kept = np.sort(np.argsort(-worth, kind="stable")[: MEASURED.planes // 2])
-            self.s, self.pull, self.off = self.s[kept], self.pull[kept], self.off[kept]
-        return pull
+            self.s, self.pull, self.off, self.wide = (p[kept] for p in (self.s, self.pull, self.off, self.wide))
+        return least
 
     def _bound(self, weights: np.ndarray, e: np.ndarray) -> float:
         """Return the bound that planes of these weights prove, less its rounding; -inf if slopes e cannot cancel."""
@@ -170,7 +172,7 @@ class Lane:
         size = weights @ np.abs(self.s) + self.penalty * np.abs(slopes) @ sizes
         size = size + np.abs(self.best[-1]) * (weights @ np.abs(e))
         rounded = weights @ self.off + np.finfo(float).eps * size
-        return float(weights @ self.s - 0.5 * self.penalty @ slopes**2 - rounded)
+        return float(weights @ self.s - 0.5 * self.penalty @ (np.abs(slopes) + weights @ self.wide) ** 2 - rounded)
 
     def _weights(self, e: np.ndarray) -> np.ndarray:
         """Return the best weights of the planes whose slopes e cancel, `(k,)`."""
@@ -181,12 +183,7 @@ class Lane:
         return weights
 
     def solve_near(self, rows: "Hinges", sums: Total) -> None:
-        """Step to the optimum of the problem in which only the rows near the margin have hinges.
-
-        Args:
-            rows: Their `Hinges`, at w.
-            sums: The `Sums` of this lane at w.
-        """
+        """Step to the optimum of the problem in which only these rows near the margin of w have hinges."""
         pull, constant, eps = sums.pull, rows.constant(rows.a, self.square), np.finfo(float).eps
         pull = pull if self.constant else np.append(pull[:-1], 0.0)
         linear, rest = pull - rows.a @ rows.X, float(sums.s) - constant
@@ -194,6 +191,7 @@ class Lane:
         w, a = hinge_minimum(rows.X, rows.q, rows.c, linear, self.penalty, self.square)
         gradient = self.penalty * self.w - linear - rows.a @ rows.X
         self.add_plane(rest + rows.constant(a, self.square), linear + a @ rows.X, off)
+        self.raise_bound()
         if gradient @ (w - self.w) < 0:
             self.go(w - self.w, gradient)
         self.reach = 0.0

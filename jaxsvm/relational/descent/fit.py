@@ -5,18 +5,17 @@
 or the same with the squared hinge, from sums of slacks instead of counts; its planes and its certificate have the same
 form, and its Newton steps need no ramp.
 
-There are three methods, on counts of any engine:
+There are three methods:
 
-    bundle  the default: cutting planes with the best weights, a proximal term (`bundle.py`). Interior points if the
-            engine evaluates each row of the join and there are few, with any number of levels. Where planes no longer
-            halve the gap, and for the squared hinge, Newton steps, proved by the same planes, if the engine can count a
-            smooth weight (rows, grid).
+    bundle  the default: the descent of `jaxsvm.designs` (Newton steps on a ramp, planes, rows near the margin), with
+            sums over the rows of a join that is small enough to be formed, or from counts of any engine. The hinge of
+            a formed join with hundreds of features takes interior points.
     steps   `beta <- beta - G / (2 lam t)`: F is 2 lam-strongly convex, so the average regret is O(d log T / (lam T));
             ten to two hundred steps, where the paper's analysis needs 10^14
     paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius
             `sqrt(d) / (2 lam)`, the iterate of the least estimate; constants that go together (Theorem 1 has others)
 
-Every result has D and P, `D <= F* <= F(beta) <= P`, from the same counts, with no assumption of stability.
+Every result has D and P, `D <= F* <= F(beta) <= P`, from the same sums, with no assumption of stability.
 """
 
 from __future__ import annotations
@@ -24,18 +23,20 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from inspect import signature
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array
 
-from jaxsvm.errors import InputError, require_part
-from jaxsvm.loop.interruption import run_passes, watching
+from jaxsvm.designs.descent import Lane
+from jaxsvm.designs.measured import MEASURED as DESIGNS
+from jaxsvm.errors import ConvergenceWarning, InputError, require_part, warn
+from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.counting.sampling import Sampler, generator
-from jaxsvm.relational.descent.run import Run, warn_of_uncertified
-from jaxsvm.relational.descent.steps import CuttingPlanes, InteriorPoints, Newton, Subgradient
-from jaxsvm.relational.gradient.bundle import Bundle
+from jaxsvm.relational.descent.rows import Counted, Formed, formed_if_small
+from jaxsvm.relational.descent.steps import Descent, Subgradient, kind_for
 from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.schema.join import Join, prepared
@@ -68,8 +69,7 @@ class RelationalFit:
         history: `(k, 3)`: D, P and the estimate of F after each step; a step with a line search takes several
             evaluations.
         join: The scaled join.
-        counter: The engine itself.
-        bundle: The planes: `init` of a fit at another lam uses them.
+        descent: Its rows and planes: `init` of a fit at another lam goes on from them.
         lam: The strength of the regulariser.
         feature_names: Names of `coef`.
         loss: "hinge" or "squared_hinge".
@@ -85,8 +85,7 @@ class RelationalFit:
     seconds: float
     history: np.ndarray
     join: Join
-    counter: Engine
-    bundle: Bundle
+    descent: Descent
     lam: float
     feature_names: list[str]
     loss: str = "hinge"
@@ -130,7 +129,8 @@ def fit(
         join: A `Join`.
         lam: The strength of the regulariser in `mean hinge + lam |beta|^2`, > 0; `1 / (2 C N)`.
         eps: The accuracy of the sketch's counts, in (0, 1].
-        engine: "auto" (chosen by cost; `fit.engine` says which), "rows", "merge", "grid" or "sketch".
+        engine: "auto" (chosen by cost; `fit.engine` says which), "formed", "rows", "merge", "grid" or
+            "sketch".
         C: The penalty of `|beta|^2 / 2 + C sum hinge`, instead of lam.
         tol: The relative gap at which the fit ends.
         max_steps: Cap on evaluations.
@@ -170,7 +170,7 @@ def _fitted(
     if loss != "hinge" and method != "bundle":
         raise InputError(f"method is {method!r}, which is for the hinge: leave it out for loss={loss!r}.")
     if init is not None:
-        require_part("init", init, "bundle", "a fit of the same join is needed")
+        require_part("init", init, "descent", "a fit of the same join is needed")
     if init is not None and init.loss != loss:
         raise InputError(f"init is a fit of the {init.loss}, whose planes are not those of the {loss}.")
     started = time.monotonic()
@@ -181,19 +181,49 @@ def _fitted(
     if init is not None:
         _require_alike(init.join, scaled)
         scaled = init.join
-    counter, why = engine_for(scaled, engine, eps)
-    planes = Bundle.empty(scaled.d, lam) if init is None else dataclasses.replace(init.bundle, lam=lam)
-    squared = loss == "squared_hinge"
+    rows, why = _rows_for(scaled, engine, eps, method)
+    kind: Any = (
+        kind_for(rows, loss != "hinge")
+        if method == "bundle"
+        else partial(Subgradient, paper=method == "paper", eps=eps)
+    )
     with watching() as stop:
-        run = Run(scaled, lam, eps, counter, planes, started, max_seconds, callback, squared, tol, max_steps, stop)
-        try:
-            _descend(run, method, None if init is None else init.beta)
-        except KeyboardInterrupt:  # raised by the callback of a first evaluation
-            stop.note()
-            run.stopped = True
-    if method != "paper" and run.P > 1:  # stopped early: at 0 every loss is 1
-        run.P, run.best = 1.0, np.zeros_like(run.best)
-    return result_of(run, tol, why)
+        descent = descent_of(kind, scaled, rows, lam, loss == "squared_hinge")
+        descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
+        descent.deadline = np.inf if max_seconds is None else started + max_seconds
+        if init is not None:
+            descent.go_on_from(init.descent)
+        descent.run()
+    lane = descent.lane
+    if method != "paper" and descent.unit < lane.P:  # stopped early: at 0 every loss is 1
+        lane.P, lane.best = descent.unit, np.zeros_like(lane.best)
+    return result_of(scaled, descent, lam, tol, why, started)
+
+
+def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed | Counted, str]:
+    """Return what evaluates points of a scaled join, and the reason of the choice."""
+    if isinstance(engine, Formed | Counted):  # of a fit before
+        return engine, engine.name
+    if method == "bundle" and isinstance(engine, str) and engine in ("auto", "rows", "formed"):
+        rows = formed_if_small(join, wanted=engine != "auto")
+        if rows is not None:
+            return rows, f"formed: the join has {float(join.size):,.0f} rows, each kept with its features, exact"
+    if isinstance(engine, str) and engine == "formed":
+        if method == "bundle":
+            raise InputError(f"engine is 'formed': {float(join.size):.3g} rows do not fit in memory; take 'auto'.")
+        engine = "rows"
+    counter, why = engine_for(join, engine, eps)
+    return Counted(join, counter), why
+
+
+def descent_of(kind: Any, join: Join, rows: Formed | Counted, lam: float, squared: bool) -> Any:
+    """Return a descent that begins at 0."""
+    lane = Lane.at(np.zeros(join.d + 1), "none", squared, 1.0 if squared else DESIGNS.first_ramp)
+    pairs = zip(join.blocks, join.counts(), strict=True)
+    squares = [block._replace(X=block.X**2).transposed(count) for block, count in pairs]
+    squares = np.concatenate([*squares, np.zeros(1)]) / float(join.size)
+    terms = sum(len(block.X) for block in join.blocks) + (len(rows.y) if isinstance(rows, Formed) else 0)
+    return kind(rows, lane, 1 / (2 * lam), sizes=np.sqrt(np.append(squares, [1.0])), terms=terms)
 
 
 def _require_alike(known: Any, join: Any) -> None:
@@ -207,30 +237,6 @@ def _require_alike(known: Any, join: Any) -> None:
     other = other or float(known.size) != float(join.size) or not np.array_equal(known.tree.y, join.tree.y)
     if other or any(differ(*pair) for pair in zip(known.blocks, join.blocks, strict=True)):
         raise InputError("init is a fit of another join, scale or intercept: give those of that fit, or leave it out.")
-
-
-def _descend(run: Run, method: str, known: np.ndarray | None) -> None:
-    """Run a method; where interior points stop at rounding, other steps go on from there."""
-    if method != "bundle":
-        steps = Subgradient(run, paper=method == "paper")
-        run_passes(steps, steps.over, run.stop)
-        steps.finish()
-        return
-    first = run.best if known is None else known
-    if known is not None:
-        run.improve_bound()
-    if run.interior:
-        steps = InteriorPoints(run)
-        run_passes(steps, run.over, run.stop)
-        if steps.going:
-            return
-        first = run.best
-    if not run.squared:
-        steps = CuttingPlanes(run, first, last=not run.engine.smooth)
-        run_passes(steps, run.over, run.stop)
-        first = run.best
-    if run.squared or run.engine.smooth and not run.over():
-        run_passes(Newton(run, first), run.over, run.stop)
 
 
 @checked
@@ -258,7 +264,7 @@ def fit_path(
     before = None
     for lam in sorted(set(values), reverse=True):
         given = signature(fit).bind(
-            join, lam, eps, engine if before is None else before.counter, init=before, **options
+            join, lam, eps, engine if before is None else before.descent.rows, init=before, **options
         )
         given.apply_defaults()
         before = fits[lam] = _fitted(**given.arguments)
@@ -266,13 +272,13 @@ def fit_path(
     return [fits[lam] for lam in values]
 
 
-def result_of(run: Run, tol: float, why: str) -> RelationalFit:
-    """Return the fit at the best point of a run."""
-    certificate, join = run.certificate(), run.join
-    ended = Status.INTERRUPTED if run.stopped else Status.MAX_STEPS
-    code = StatusCode(verdict(certificate, tol, finite=run.finite, definite=True, otherwise=ended))
+def result_of(join: Join, descent: Descent, lam: float, tol: float, why: str, started: float) -> RelationalFit:
+    """Return the fit at the best point of a descent."""
+    certificate, best = descent.certificate(), descent.lane.best[:-1]
+    ended = Status.INTERRUPTED if descent.stopped else Status.MAX_STEPS if descent.going else Status.STALLED
+    code = StatusCode(verdict(certificate, tol, finite=descent.finite, definite=True, otherwise=ended))
     coef, constant = [], 0.0
-    for block, part in zip(join.blocks, join.split(run.best), strict=True):
+    for block, part in zip(join.blocks, join.split(best), strict=True):
         p = len(block.names)
         numbers = part[:p] / block.scale
         constant -= float(numbers @ block.mean)
@@ -281,9 +287,9 @@ def result_of(run: Run, tol: float, why: str) -> RelationalFit:
         coef += [numbers[real], part[p:]]
     names = [name for name in join.feature_names if name != "(intercept)"]
     return RelationalFit(
-        np.concatenate(coef), constant, run.best, certificate, code, run.taken, why,
-        time.monotonic() - run.started, np.array(run.history), join, run.engine, run.planes, run.lam, names,
-        "squared_hinge" if run.squared else "hinge",
+        np.concatenate(coef), constant, best, certificate, code, descent.taken, why,
+        time.monotonic() - started, np.array(descent.history).reshape(-1, 3), join, descent, lam, names,
+        "squared_hinge" if descent.lane.square else "hinge",
     )  # fmt: skip
 
 
@@ -335,8 +341,28 @@ def pegasos(
             beta = (1 - 1 / t) * beta + x.T @ wrong / (2 * lam * t * batch)
             mean = mean + (beta - mean) / (t - half) if t > half else beta
     engine, why = engine_for(join)
-    run = Run(join, lam, 0.1, engine, Bundle.empty(join.d, lam), started)
-    run.record(run.evaluate(mean))
-    run.improve_bound()
-    run.taken = steps
-    return result_of(run, tol, f"pegasos on drawn rows, certified by {why}")
+    descent = descent_of(Descent, join, Counted(join, engine), float(lam), False)
+    descent.lane.w = np.append(mean, 0.0)
+    descent.advance()
+    descent.taken = steps
+    return result_of(join, descent, float(lam), tol, f"pegasos on drawn rows, certified by {why}", started)
+
+
+def warn_of_uncertified(fits: list[RelationalFit]) -> None:
+    """Warn once of the fits over joins that are not certified."""
+    failed = [fitted for fitted in fits if fitted.status != Status.CONVERGED]
+    if failed:
+        gap, status = max(float(fitted.certificate.relative_gap) for fitted in failed), failed[0].status.name
+        scale = "Scale the numbers (scale='standard')"
+        further = {
+            "MAX_STEPS": f"{scale}, take a larger lam (a smaller C), more `max_steps`, another engine or a larger tol; "
+            "`init` goes on from a fit; `designs.fit` takes `relational.design(join)`.",
+            "STALLED": f"{scale}, take a larger lam (a smaller C), another engine or a larger tol.",
+            "INTERRUPTED": "Allow more time, or pass the fit as `init` to go on.",
+            "NOT_FINITE": f"{scale}.",
+        }[status]
+        warn(
+            f"{len(failed)} of {len(fits)} fits over a join ended as {status}, with a relative gap of up to {gap:.2g}. "
+            f"{further}",
+            ConvergenceWarning,
+        )

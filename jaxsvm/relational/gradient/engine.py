@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_part
-from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.relational.counting.order_statistics import keyed
 from jaxsvm.relational.counting.semirings import masked
 from jaxsvm.relational.counting.tree import Tree
@@ -53,7 +52,7 @@ class MergeEngine(Engine):
 
     def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
         """Count the far rows of one label."""
-        tree, hub, tau, squared = self.tree, self.hub, request.tau, request.squared
+        tree, hub, tau, squared, ramp = self.tree, self.hub, request.tau, request.squared, request.ramp
         weight = masked(tree, sign)
         if tree.m == 1:
             return RowsEngine(tree).count(sign, s, request)
@@ -68,26 +67,38 @@ class MergeEngine(Engine):
         mass, moment, second = (np.append(0.0, np.cumsum(weight[last][order] * s[last][order] ** k)) for k in range(3))
         change, shift = np.zeros(len(order) + 1), np.zeros(len(order) + 1)
         slack = squares = 0.0
+
+        def reached(w: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, ...]:
+            """Count pairs of weight w up to the scores t; return where they end, their number and sum of scores."""
+            end = np.searchsorted(known, keyed(key, t), side="right")  # noqa: B023 (called in this turn)
+            for changes, values in ((change, w), (shift, w * t))[: 1 + (squared or ramp > 0)]:
+                opened, closed = (np.bincount(at, values, minlength=len(changes)) for at in (begin, end))  # noqa: B023
+                np.add(changes, opened - closed, out=changes)
+            return end, mass[end] - mass[begin], moment[end] - moment[begin]  # noqa: B023
+
         for r, a in self._chunks(s, weight):
             w = weight[hub][r] * (1.0 if a is None else weight[first][a])
             t = tau - s[hub][r] - (0.0 if a is None else s[first][a])
             key = tree.kid[hub, last][r]
-            begin, end = start[key], np.searchsorted(known, keyed(key, t), side="right")
-            far, sums = mass[end] - mass[begin], moment[end] - moment[begin]
+            begin = start[key]
+            end, far, sums = reached(0 * w if ramp else w, t)
             room = t * far - sums
             slack += float(w @ room)
+            if ramp:  # the difference of two slacks, whose thresholds are its ends
+                far = np.zeros(len(w))
+                for share, end_of_ramp in ((0.5 / ramp, t + ramp), (-0.5 / ramp, t - ramp)):
+                    _, many, scores_up_to = reached(share * w, end_of_ramp)
+                    far += share * (end_of_ramp * many - scores_up_to)
             for total, values in ((out, far), (rooms, room))[: 1 + squared]:
                 total[hub] += np.bincount(r, w * values, minlength=len(total[hub]))
                 if a is not None:
                     total[first] += np.bincount(a, w * values, minlength=len(total[first]))
-            for changes, values in ((change, w), (shift, w * t))[: 1 + squared]:
-                opened, closed = (np.bincount(at, values, minlength=len(changes)) for at in (begin, end))
-                np.add(changes, opened - closed, out=changes)
             if squared:
                 squares += float(w @ (t * (room - sums) + second[end] - second[begin]))
         through = np.cumsum(change)[:-1]
-        out[last][order] = through * weight[last][order]
-        rooms[last][order] = (np.cumsum(shift)[:-1] - through * s[last][order]) * weight[last][order]
+        room = (np.cumsum(shift)[:-1] - through * s[last][order]) * weight[last][order]
+        out[last][order] = room if ramp else through * weight[last][order]
+        rooms[last][order] = room
         return out, rooms if squared else None, slack, squares
 
     def _chunks(self, s: list[np.ndarray], weight: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
@@ -113,8 +124,6 @@ class MergeEngine(Engine):
             yield np.repeat(r, n), order[np.repeat(begin, n) + inside]
 
 
-ROWS_OF_A_HESSIAN = MEASURED.hessian_rows_per_coefficient * SIZES.largest_direct_system
-"""Rows of a join up to which a Hessian contains all of them, so that interior points certify any gap."""
 ENGINES = ("auto", "rows", "merge", "grid", "sketch")
 
 
@@ -157,7 +166,7 @@ def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tu
     require_one_of("engine", engine, ENGINES)
     tree, size, limit = join.tree.simplified, float(join.size), MEASURED.auto_rows
     # Merged rows of the join are fewer than its size where tables repeat.
-    if engine == "merge" or (engine == "auto" and size > ROWS_OF_A_HESSIAN):
+    if engine == "merge" or (engine == "auto" and size > MEASURED.formed_rows):
         most = 2 * limit if engine == "merge" else MEASURED.auto_pairs
         small = tree.within(3, most)
         merge = None if small is None else MergeEngine(small)
@@ -211,7 +220,7 @@ def far_counts(
         engine: "auto", "rows", "merge", "grid" or "sketch" (see `engine_for`), or an engine.
         tau: The threshold.
         squared: Whether sums of slacks and of their squares are needed.
-        ramp: Half-width of the ramp that replaces the step from far to close; only for "rows" and "grid".
+        ramp: Half-width of the ramp that replaces the step from far to close; for exact engines.
 
     Raises:
         InputError: On coefficients that do not fit, and options that cannot be used.

@@ -38,7 +38,7 @@ class Request(NamedTuple):
     mode: str = "mid"  # "lower", "upper" or "mid"; only engines with `bounds` tell them apart
     tau: float = 1.0  # the threshold of the scores
     squared: bool = False  # whether sums of slacks per row, and of squared slacks, are needed
-    # Half-width of the ramp that replaces the step from far to close, for engines that are `smooth`; 0: none:
+    # Half-width of the ramp that replaces the step from far to close, for engines without `bounds`; 0: none:
     ramp: float = 0.0
 
 
@@ -47,12 +47,15 @@ class Engine:
 
     name = ""
     bounds = False  # whether its counts are bounds, which "lower" and "upper" tell apart
-    smooth = False  # whether it can count with a ramp
     threads = 1  # how many labels are counted at a time
     tree: Tree
 
     def plan(self, mode: str) -> Any:
         """Prepare a mode, before any scores are known."""
+
+    def least_ramp(self, s: list[np.ndarray]) -> float:
+        """Return the least half-width of a ramp that counts can tell from a step, for scores of tables."""
+        return 1e-6
 
     def count(
         self, sign: int, s: list[np.ndarray], request: Request
@@ -96,7 +99,7 @@ def _of_tables(tree: Tree, tables: list[np.ndarray], values: list[np.ndarray]) -
 class RowsEngine(Engine):
     """The join as row numbers of its tables: O(m N) per call, exact, no feature is copied."""
 
-    name, smooth = "rows", True
+    name = "rows"
 
     def __init__(self, tree: Tree) -> None:
         """Contract the tree to one node."""

@@ -44,11 +44,15 @@ class Threshold(NamedTuple):
 class GridEngine(Engine):
     """Histograms of scores over the simplified tree; `bins` bins span the range of scores."""
 
-    name, smooth = "grid", True
+    name = "grid"
 
     def __init__(self, tree: Tree, bins: int = 512) -> None:
         """Simplify the tree."""
         self.tree, self.bins = tree.simplified, bins
+
+    def least_ramp(self, s: list[np.ndarray]) -> float:
+        """Return the width of some bins."""
+        return 4 * sum(float(np.ptp(part)) for part in s) / self.bins
 
     def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
         """Count the far rows of one label, by blurred scores."""
