@@ -68,7 +68,7 @@ LINES = {
     "solvers": 6_022,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1670, 235
+OWN_IMPORTS, FILES = 1669, 234
 """Lines that import from this library, and files."""
 
 
