@@ -11,8 +11,7 @@ from jaxsvm import coresets
 from jaxsvm.coresets.bounds import cells, draw, gammas, partition
 from jaxsvm.coresets.construction import _construct
 from jaxsvm.coresets.pilot import solve
-from jaxsvm.coresets.queries import hinges, objectives
-from jaxsvm.coresets.sampling import calibrated, inclusion, independent, systematic
+from jaxsvm.coresets.sampling import calibrated, hinges, inclusion, independent, objectives, systematic
 from jaxsvm.coresets.summary import solution
 from jaxsvm.errors import InputError
 
@@ -498,8 +497,8 @@ def test_sizes():
         ({"m": 1}, "m is 1"),
         ({"bound": "best"}, "bound is 'best'"),
         ({"sampler": "lucky"}, "sampler is 'lucky'"),
-        ({"y": np.arange(8)}, "other labels than"),
-        ({"sample_weight": -np.ones(8)}, "the least is -1"),
+        ({"y": np.arange(8)}, "-1 and .1 are needed"),
+        ({"sample_weight": -np.ones(8)}, "8 negative value"),
         ({"x": np.full((8, 2), np.nan)}, "NaN"),
         ({"key": "seed"}, "key is 'seed'"),
         ({"clusters": 0}, "clusters is 0"),

@@ -47,7 +47,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.queries import hinges, objectives
+from jaxsvm.coresets.sampling import hinges, objectives
 from jaxsvm.coresets.summary import as_data, as_key, centred, padded, room_for
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike

@@ -7,7 +7,7 @@ Points are drawn by bounds on their sensitivities and weighted by the inverse of
     "independent"  Algorithm 1 of the paper: m independent draws with q = gamma / sum gamma.
     "systematic"   q = eta gamma / sum gamma + (1 - eta - kappa) s / sum s + kappa r / sum r; s is the largest share of
                    the objective that a point has at some tens of queries, r its pull on the dual vector of the pilot
-                   (`queries.py`). Systematic sampling along the cells of the partition: unbiased, no point twice. Any
+                   (`sampling.py`). Systematic sampling along the cells of the partition: unbiased, no point twice. Any
                    q >= eta gamma / t keeps the guarantee, with t / eta instead of t.
     "mixture"      the same draw, with weights calibrated to known totals of all the points (`sampling.py`): a small
                    part of the error, a bias of the order 1 / m.
@@ -34,8 +34,20 @@ from numpy.typing import ArrayLike
 from jaxsvm.coresets.bounds import BOUNDS, REGULARISERS, cluster_counts, smallest
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.queries import hinges, objectives, pool, pulls, scores
-from jaxsvm.coresets.sampling import calibrated, inclusion, independent, query_error, reach_of, systematic, totals_of
+from jaxsvm.coresets.sampling import (
+    calibrated,
+    hinges,
+    inclusion,
+    independent,
+    objectives,
+    pool,
+    pulls,
+    query_error,
+    reach_of,
+    scores,
+    systematic,
+    totals_of,
+)
 from jaxsvm.coresets.summary import (
     Coreset,
     as_data,

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import solve
-from jaxsvm.coresets.queries import hinges, objectives
+from jaxsvm.coresets.sampling import hinges, objectives
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, padded, require_linear
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike

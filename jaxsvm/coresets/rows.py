@@ -34,8 +34,7 @@ from jaxsvm.coresets.bounds import Cells, centres, gammas, nearest
 from jaxsvm.coresets.construction import coreset, plan_of
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot
-from jaxsvm.coresets.queries import hinges
-from jaxsvm.coresets.sampling import calibrated, totals_of
+from jaxsvm.coresets.sampling import calibrated, hinges, totals_of
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, centred, float_dtype, padded
 from jaxsvm.datasets.labels import index_of
 from jaxsvm.datasets.scaling import Scaling

@@ -9,14 +9,15 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.datasets.labels import is_nothing
-from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.build import gram
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.kernels import Linear
 from jaxsvm.kernels.contract import KernelLike
 from jaxsvm.loop.driver import fit
+from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import CSR
+from jaxsvm.problems.arguments import checked_signs, checked_weights
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import in_a_line, transfers, zero_filled
@@ -175,45 +176,29 @@ def _solution(x: Array, y: Array, u: Array, C: Any, tol: Any) -> Pilot:
 
 
 def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return points `(n, d)`, signs and weights `(n,)`, float64.
+    """Return points `(n, d)`, signs and weights `(n,)`, float64 of NumPy.
 
-    Refused are traced arrays, shapes that do not agree, labels that are no signs, weights that are negative or all 0,
-    NaN or infinity, and sparse points that are too wide to be made dense.
+    Refused are traced arrays, what `as_points`, `checked_signs` and `checked_weights` refuse, and sparse points that
+    are too wide to be made dense.
     """
     if not is_concrete(x, y, sample_weight):
         raise InputError("x, y or sample_weight is being traced: coresets are made outside jit.")
-    x = _dense(x)
-    if x.dtype.kind == "O":
-        try:
-            x = np.asarray(x, np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"x holds objects that are no numbers ({error}): impute missing ones.") from error
-    if x.ndim != 2 or not x.size:
-        raise InputError(f"x has shape {x.shape}: (n, d) with n, d >= 1 is needed.")
-    if x.dtype.kind not in "biuf":
-        raise InputError(f"x has dtype {x.dtype}: real numbers are needed.")
-    y = np.asarray(y)
-    if y.shape != (len(x),):
-        raise InputError(f"y has shape {y.shape}: one sign a sample is needed, ({len(x)},).")
-    if y.dtype.kind == "O":  # data frames with missing values
-        missing = np.asarray([is_nothing(label) for label in y.tolist()], bool)
-        if missing.any():
-            raise InputError(f"y has {missing.sum()} missing label(s), the first at index {missing.argmax()}.")
-        y = np.asarray(y.tolist())
-    if y.dtype.kind not in "biuf" or not np.isin(y, (-1, 1)).all():
-        raise InputError("y holds other labels than -1 and +1: `jaxsvm.datasets.two_classes` makes signs.")
+    x, y = _dense(x), np.asarray(y)
+    y = np.asarray(y.tolist()) if y.dtype.kind == "O" else y  # of data frames
+    weight = np.ones(np.shape(y)) if sample_weight is None else _numbers("sample_weight", sample_weight)
+    with jax.enable_x64(True):
+        points = as_points(_numbers("x", x) if x.dtype.kind == "O" else x)
+        signs = checked_signs(y, len(points), np.float64)
+        parts = points, signs, checked_weights(weight, len(points), np.float64)[0]
+    points, signs, weights = (np.asarray(part, np.float64) for part in parts)
+    return points, signs, weights
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
     try:
-        u = np.ones(len(x)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+        return np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"sample_weight holds what is no number ({error}).") from error
-    if u.shape != y.shape:
-        raise InputError(f"sample_weight has shape {u.shape}: one weight a sample is needed, {y.shape}.")
-    require_finite("x", x)
-    require_finite("sample_weight", u)
-    if (u < 0).any() or not u.any():
-        fault = f"the least is {u.min():.3g}" if (u < 0).any() else "all are 0"
-        raise InputError(f"sample_weight: {fault}; weights that are not negative, one of them positive, are needed.")
-    return np.asarray(x, np.float64), y.astype(np.float64), u
+        raise InputError(f"{name} holds what is no number ({error}): impute missing ones.") from error
 
 
 def room_for(n: int) -> int:
