@@ -21,7 +21,7 @@ from jaxsvm import SMO, FrankWolfe, Newton
 from jaxsvm.kernels import RBF
 from jaxsvm.loop import bursts
 from jaxsvm.loop.interruption import Interruption
-from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
+from jaxsvm.path import coarse_to_fine
 
 N = 200
 CS = np.geomspace(1e-2, 1e4, 24)

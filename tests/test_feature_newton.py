@@ -10,8 +10,8 @@ import pytest
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.path.coarse_to_fine import engine
-from jaxsvm.path.coarse_to_fine.anchors import InFeatures
+from jaxsvm.path import coarse_to_fine as engine
+from jaxsvm.path.anchors import InFeatures
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.simplex.newton import reproduced
 from jaxsvm.solvers.simplex.newton.reproduced import FeatureNewton, features

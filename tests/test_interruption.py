@@ -623,7 +623,7 @@ def test_a_large_fit_ends_with_what_its_carried_sums_prove(kind, x64, monkeypatc
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_path_keeps_the_value_that_was_running(monkeypatch):
     """Interrupted in its first value, without time for a product, it has that value's best point, certified."""
-    from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
+    from jaxsvm.path import coarse_to_fine
 
     burst, calls = bursts._burst, []
 

@@ -19,8 +19,7 @@ from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.loop import bursts as compiled
 from jaxsvm.loop import driver as loop
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.path.coarse_to_fine import anchors
-from jaxsvm.path.coarse_to_fine import engine as coarse_to_fine
+from jaxsvm.path import anchors, coarse_to_fine
 from jaxsvm.path.solve import PathOptions, solve_together
 
 N = 100  # the one size of most tests: few shapes, so few compilations

@@ -25,6 +25,7 @@ from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.round import ready_together
+from jaxsvm.path.anchors import CoarseToFine, Grid, combination
 from jaxsvm.path.carried_chain import CarriedChain
 from jaxsvm.path.chains import (
     Neighbour,
@@ -34,8 +35,7 @@ from jaxsvm.path.chains import (
     on_host_stacked,
     warn_of_unfinished,
 )
-from jaxsvm.path.coarse_to_fine.anchors import CoarseToFine, Grid, combination
-from jaxsvm.path.coarse_to_fine.engine import solve_grids
+from jaxsvm.path.coarse_to_fine import solve_grids
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
 from jaxsvm.problems.padding import trimmed

@@ -25,8 +25,8 @@ from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.path.anchors import CoarseToFine, Grid, GridPoint, is_far, solve_in_chains, stepper
 from jaxsvm.path.chains import in_order, interrupted, on_host_stacked
-from jaxsvm.path.coarse_to_fine.anchors import CoarseToFine, Grid, GridPoint, is_far, solve_in_chains, stepper
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
