@@ -70,7 +70,6 @@ class Solver(NamedTuple):
     how: str = "fit"
     least: int = 2
     largest: int = 400
-    features: bool = False  # needs a linear kernel or a low-rank Gram, and d < n
 
 
 def _steps(trial: "Trial", steps: int) -> int:
@@ -154,7 +153,6 @@ SOLVERS = {
     "newton": Solver(("squared",), ANY, _newton("auto")),
     "newton cholesky": Solver(("squared",), ANY, _newton("cholesky")),
     "newton cg": Solver(("squared",), ANY, _newton("cg")),
-    "newton lbfgs": Solver(("squared",), ANY, _newton("lbfgs"), least=5, features=True),
     "smo": Solver(BOX, ANY, _smo()),
     "smo of one": Solver(BOX, REGULARIZED, _smo(variables=1)),
     "smo seldom afresh": Solver(("hinge",), ANY, _smo(refresh_every=50_000)),
@@ -238,8 +236,6 @@ def form_of(index: int, seed: int = 0) -> Form:
     n = int(rng.choice([size for size in SIZES if solver.least <= size <= solver.largest]))
     d = int(rng.choice(DIMENSIONS))
     kernel, held = str(rng.choice(KERNELS)), str(rng.choice(["dense", "dense", "tiled", "rank"]))
-    if solver.features:
-        d, kernel = min(d, 2), "linear"
     if kernel in ("precomputed", "indefinite"):
         held = "dense"
     elif held == "rank" and kernel not in ("rbf", "laplacian", "poly2"):
@@ -491,7 +487,6 @@ LARGE = tuple(
         ("newton", "squared", 100_000, 5, "linear", "tiled", True, "float32", "regularized"),
         ("newton", "squared", 100_000, 5, "linear", "tiled", False, "float32", "free"),
         ("newton", "squared", 100_000, 2, "rbf", "rank", False, "float32", "free"),
-        ("newton lbfgs", "squared", 100_000, 5, "linear", "tiled", True, "float32", "none"),
         ("newton", "squared", 1_000_000, 2, "linear", "tiled", True, "float32", "free"),
         ("newton", "squared", 1_000_000, 2, "linear", "tiled", False, "float64", "regularized"),
         ("fw smo", "squared", 100_000, 2, "linear", "tiled", True, "float32", "regularized"),

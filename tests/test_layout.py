@@ -65,7 +65,7 @@ LINES = {
     "results": 658,
     "runtime": 1_230,
     "screening": 800,
-    "solvers": 6_014,
+    "solvers": 5_994,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
 OWN_IMPORTS, FILES = 1669, 234

@@ -180,10 +180,6 @@ def test_not_finite_not_psd_and_the_step_cap():
     [
         (lambda x, y: Newton(method="fast"), "method"),
         (lambda x, y: Newton(factor_limit=0), "factor_limit"),
-        (
-            lambda x, y: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(1.0), x), y, 1.0), Newton(method="lbfgs")),
-            "lbfgs",
-        ),
         (lambda x, y: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(1.0), x), y, 1.0), Newton(), init=y[:3]), "init"),
         (lambda x, y: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Linear(), x), y, 1.0), Newton(), init=y[:3]), "init"),
         (lambda x, y: jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(1.0), x)), Newton()), "squared-hinge"),
@@ -200,7 +196,7 @@ def test_refuses(make, message):
 # --- feature space -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["cholesky", "cg", "lbfgs"])
+@pytest.mark.parametrize("method", ["cholesky", "cg"])
 @pytest.mark.parametrize("bias", ["regularized", "free", pytest.param("none", marks=pytest.mark.slow)])
 def test_feature_space_equals_kernel_space(method, bias):
     x, y = data()
@@ -214,7 +210,7 @@ def test_feature_space_equals_kernel_space(method, bias):
     np.testing.assert_allclose(x.T @ fit.dual_coef, x.T @ exact.dual_coef, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", a_third(["auto", "cg", "lbfgs"]))
+@pytest.mark.parametrize("method", a_third(["auto", "cg"]))
 def test_sparse(method):
     sparse = pytest.importorskip("scipy.sparse")
     x, y = data()

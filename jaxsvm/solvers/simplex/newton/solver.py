@@ -28,7 +28,7 @@ from jaxsvm.solvers.simplex.newton import kernel
 from jaxsvm.solvers.simplex.newton.kernel import State, pair_of_classes, solve_small_support
 from jaxsvm.solvers.start import StartLike, weights_of
 
-METHODS = ("auto", "cholesky", "cg", "lbfgs")
+METHODS = ("auto", "cholesky", "cg")
 
 
 @jax.tree_util.register_dataclass
@@ -52,8 +52,8 @@ class Newton(Solver[SquaredHingeProblem]):
 
     Attributes:
         tol: Certified relative duality gap at which to stop, > 0.
-        max_steps: Maximum number of steps, >= 0. Newton takes 5 to 30, L-BFGS a few hundred.
-        method: "cholesky", "cg", "lbfgs" (feature space only), or "auto": a factor up to `factor_limit` samples, or in
+        max_steps: Maximum number of steps, >= 0; 5 to 30 are usual.
+        method: "cholesky", "cg", or "auto": a factor up to `factor_limit` samples, or in
             feature space up to 2,000 dense features, conjugate gradients beyond; static.
         factor_limit: Largest support whose system is factored: `factor_limit^2` numbers (128 MiB at 4,096 in float64)
             in each lane; static.
@@ -62,7 +62,7 @@ class Newton(Solver[SquaredHingeProblem]):
         refresh_every: Maximum number of steps between certificates; None: 4,000, or n if larger. Static.
 
     Raises:
-        InputError: On an unknown method or `factor_limit` < 1; when "lbfgs" solves a problem without few features.
+        InputError: On an unknown method or `factor_limit` < 1.
     """
 
     bit = 2
@@ -88,12 +88,10 @@ class Newton(Solver[SquaredHingeProblem]):
         primal = primal_of(problem)
         if primal is not None:
             return start_in_features(problem, primal, init)
-        if self.method == "lbfgs":
-            raise InputError('method is "lbfgs": it needs features (a linear kernel or a low-rank Gram) with d < n.')
         return kernel.start(problem, key, init)
 
     def step(self, problem: SquaredHingeProblem, state: State) -> State:
-        """Take a Newton (or L-BFGS) step, in twice the precision: in float32 a system loses its digits."""
+        """Take a Newton step, in twice the precision: in float32 a system loses its digits."""
         return _step_in_double(self, problem, state)
 
     def refresh(self, problem: SquaredHingeProblem, state: State) -> State:
@@ -144,9 +142,8 @@ def _whole(state: State, dtype: Any) -> State:
 #
 # The Hessian is by far the most expensive part of a step (n d^2 against n d). If n is much larger than d, a part of the
 # samples suffices for it: steps take as many tiles of rows as they need to keep shrinking the gap (subsampled Newton:
-# Byrd, Chin, Neveitt, Nocedal 2011), and gradients always take all. The secant pairs of L-BFGS, with the partial
-# Hessian as their metric, correct it. For large d conjugate gradients need products only; L-BFGS (Liu and Nocedal 1989)
-# is for comparison.
+# Byrd, Chin, Neveitt, Nocedal 2011), and gradients always take all. The secant pairs of L-BFGS (Liu and Nocedal 1989),
+# with the partial Hessian as their metric, correct it. For large d conjugate gradients need products only.
 
 
 class Iterate(NamedTuple):
@@ -237,9 +234,7 @@ def step_in_features(problem: SquaredHingeProblem, primal: Primal, state: State,
         method = "cholesky" if primal.size <= SIZES.largest_direct_system else "cg"
     current, memory, effort = state.point, state.memory, state.effort
     finite = jnp.asarray(True)
-    if method == "lbfgs":
-        following, memory, finite = lbfgs_move(primal, current, memory)
-    elif method == "cg":
+    if method == "cg":
         following, finite = cg_move(primal, current)
     else:
         following, memory, finite = newton_move(primal, current, effort, memory)
@@ -264,13 +259,13 @@ def iterate_at(primal: Primal, w: Float[Array, " size"], slack: Float[Array, " n
     return Iterate(w, slack, gradient, value, jnp.asarray(jnp.inf, w.dtype))
 
 
-def move(primal: Primal, current: Iterate, direction: Float[Array, " size"], reach: float) -> Iterate:
-    """Return the lowest point along a direction, up to `reach` times its length; `current` if none is lower."""
+def move(primal: Primal, current: Iterate, direction: Float[Array, " size"]) -> Iterate:
+    """Return the lowest point along a direction, up to 4 times its length; `current` if none is lower."""
     change = -primal.y * primal.product(direction)
     regular = primal.penalty * direction
     enough = SLOPE_LEFT * jnp.abs(current.gradient @ direction)
     t = hinge_minimum(
-        current.slack, change, primal.C, current.w @ regular, direction @ regular, (0.0, reach), 1.0, enough
+        current.slack, change, primal.C, current.w @ regular, direction @ regular, (0.0, 4.0), 1.0, enough
     )
     following = iterate_at(primal, current.w + t * direction, current.slack + t * change)
     # When values differ by rounding only, a smaller gradient tells the better point.
@@ -305,7 +300,7 @@ def newton_move(
     known = jax.tree.map(lambda pairs: jnp.where(tiles < primal.tiles, pairs, 0), history) if parts else history
     direction = _two_loop(current.gradient, known, solve) if parts else -solve(current.gradient)
     finite = every(jnp.isfinite(direction))
-    following = move(primal, current, jnp.where(finite, direction, 0), 4.0)
+    following = move(primal, current, jnp.where(finite, direction, 0))
     following = following._replace(gap=_gap(following, H @ following.gradient))
     return following, _push(known, current, following) if parts else known, finite
 
@@ -326,23 +321,8 @@ def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]
         lambda at: at.energy > forcing * at.first,
     ).x
     finite = every(jnp.isfinite(v))
-    following = move(primal, current, jnp.where(finite, v, 0), 4.0)
+    following = move(primal, current, jnp.where(finite, v, 0))
     return following._replace(gap=_gap(following, primal.curve(D, following.gradient))), finite
-
-
-def lbfgs_move(primal: Primal, current: Iterate, history: History) -> tuple[Iterate, History, Bool[Array, ""]]:
-    """Take a step along the two-loop direction to its exact minimum; also return the pairs, and if it was finite."""
-    step, change = history.steps[-1], history.changes[-1]
-    product = step @ change
-    curvature = jnp.where(product > 0, change @ change / jnp.where(product > 0, product, 1), 1 + primal.C.sum())
-    direction = _two_loop(current.gradient, history, lambda q: q / curvature)
-    finite = every(jnp.isfinite(direction))
-    following = move(primal, current, jnp.where(finite, direction, 0), 1e4)
-    return (
-        following._replace(gap=_gap(following, curvature * following.gradient)),
-        _push(history, current, following),
-        finite,
-    )
 
 
 def _two_loop(gradient: Float[Array, " size"], history: History, solve: Any) -> Float[Array, " size"]:
