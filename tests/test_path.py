@@ -423,82 +423,62 @@ def test_a_sample_of_weight_zero_is_absent():
     np.testing.assert_allclose(path.fits.bias, alone.fits.bias, atol=1e-2)
 
 
-def test_imbalance_of_one_to_a_hundred():
-    rng = np.random.default_rng(3)
+def _rare():
     y = np.where(np.arange(N) == 0, 1.0, -1.0)
-    x = rng.normal(size=(N, 2)) + 1.5 * (y > 0)[:, None]
-    here = jaxsvm.gram(RBF(gamma=0.5), x)
-    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), GRID, tol=1e-6)
-    judge(path, GRID, kernel_of(here), y, 1e-6)
+    return jaxsvm.gram(RBF(gamma=0.5), np.random.default_rng(3).normal(size=(N, 2)) + 1.5 * (y > 0)[:, None]), y
 
 
-@pytest.mark.parametrize("labels", ["same", "opposite"])
-def test_duplicates(labels):
-    x, y = (array[: N // 2] for array in data())
-    x, y = np.repeat(x, 2, axis=0), np.repeat(y, 2) if labels == "same" else np.tile([1.0, -1.0], N // 2)
-    here = jaxsvm.gram(RBF(gamma=0.5), x)
-    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), GRID, tol=1e-4)
-    judge(path, GRID, kernel_of(here), y, 1e-4)
+def _twice(signs):
+    return jaxsvm.gram(RBF(gamma=0.5), np.repeat(data()[0][: N // 2], 2, axis=0)), signs(data()[1][: N // 2])
 
 
-def test_two_samples():
-    x, y = np.array([[0.0, 1.0], [1.0, -0.5]]), np.array([1.0, -1.0])
-    here = jaxsvm.gram(Linear(), x)
-    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), GRID, tol=1e-8)
-    judge(path, GRID, x @ x.T, y, 1e-8)
+def _two():
+    return jaxsvm.gram(Linear(), np.array([[0.0, 1.0], [1.0, -0.5]])), np.array([1.0, -1.0])
 
 
-@pytest.mark.parametrize("kernel", ["linear", "polynomial"])
-@pytest.mark.parametrize("scale", [1.0, 30.0])
-def test_kernels_without_a_constant_diagonal(kernel, scale):
-    x, y = data()
-    x = scale * x
-    made = Linear() if kernel == "linear" else Polynomial(degree=2, gamma=1.0, coef0=1.0)
-    Cs = np.geomspace(1e-3, 1e2, 9) / (scale**2 if kernel == "linear" else scale**4)
-    here = jaxsvm.gram(made, x)
-    path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), Cs, tol=1e-5)
-    judge(path, Cs, kernel_of(here), y, 1e-5)
+def _of(kernel=None, scale=1.0, **options):
+    return jaxsvm.gram(kernel or RBF(gamma=0.5), scale * data()[0], **options), data()[1]
+
+
+QUADRATIC = Polynomial(degree=2, gamma=1.0, coef0=1.0)
+CASES = {
+    "one to a hundred": (_rare, GRID, 1e-6),
+    "equal twins": (lambda: _twice(lambda y: np.repeat(y, 2)), GRID, 1e-4),
+    "opposite twins": (lambda: _twice(lambda y: np.tile([1.0, -1.0], len(y))), GRID, 1e-4),
+    "two samples": (_two, GRID, 1e-8),
+    "linear": (lambda: _of(Linear()), np.geomspace(1e-3, 1e2, 9), 1e-5),
+    "linear, wide": (lambda: _of(Linear(), 30.0), np.geomspace(1e-3, 1e2, 9) / 30.0**2, 1e-5),
+    "quadratic": (lambda: _of(QUADRATIC), np.geomspace(1e-3, 1e2, 9), 1e-5),
+    "quadratic, wide": (lambda: _of(QUADRATIC, 30.0), np.geomspace(1e-3, 1e2, 9) / 30.0**4, 1e-5),
+    "tiled": (lambda: _of(tile=32), GRID, 1e-4),
+    "nystroem": (lambda: _of(rank=20), GRID, 1e-4),
+    "precomputed": (lambda: (jaxsvm.gram(Precomputed(), kernel_of(gram())), data()[1]), GRID, 1e-4),
+    "fourier": (lambda: _of(rank=64, method="fourier"), GRID, 1e-4),
+    "many features": (lambda: _of(rank=300, method="fourier"), GRID, 1e-4),
+    "no bias": (lambda: (gram(), data()[1]), GRID, 1e-5),
+    "no bias, low rank": (lambda: _of(rank=20), GRID, 1e-5),
+}
+"""Of each: its Gram operator and signs, the values of C, the gap."""
 
 
 @pytest.mark.parametrize(
-    "operator",
-    [
-        "tiled",
-        "nystroem",
-        "precomputed",
-        pytest.param("mixed", marks=pytest.mark.slow),
-        pytest.param("fourier", marks=pytest.mark.slow),
-        pytest.param("many features", marks=pytest.mark.slow),
-    ],
+    "case", [pytest.param(n, marks=pytest.mark.slow if n in ("fourier", "many features") else ()) for n in CASES]
 )
-def test_every_gram_operator(operator):
-    x, y = data()
-    here = {
-        "tiled": lambda: jaxsvm.gram(RBF(gamma=0.5), x, tile=32),
-        "nystroem": lambda: jaxsvm.gram(RBF(gamma=0.5), x, rank=20),
-        "fourier": lambda: jaxsvm.gram(RBF(gamma=0.5), x, rank=64, method="fourier"),
-        "many features": lambda: jaxsvm.gram(RBF(gamma=0.5), x, rank=300, method="fourier"),
-        "precomputed": lambda: jaxsvm.gram(Precomputed(), kernel_of(gram())),
-        "mixed": lambda: jaxsvm.gram(RBF(gamma=0.5), x, dtype="float32"),
-    }[operator]()
+def test_data_and_operators(case):
+    make, Cs, tol = CASES[case]
+    here, y = make()
+    bias = not case.startswith("no bias")
+    path = jaxsvm.solve_path((jaxsvm.svm_problem if bias else NONE)(here, y), Cs, tol=tol)
+    judge(path, Cs, kernel_of(here), y, tol, bias=bias)
+
+
+@pytest.mark.slow
+def test_solver_vectors_in_float64_over_values_in_float32():
+    here, y = _of(dtype="float32")
     path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), GRID, tol=1e-4)
-    K = kernel_of(here)
-    if operator == "mixed":  # solver vectors in float64, kernel values and products in float32
-        assert path.alphas.dtype == jnp.float64
-        assert set(path.status.name) == {"CONVERGED"}
-        for C, fit in zip(GRID, path, strict=True):
-            gap = oracle.relative_gap_direct(K, y, C, np.asarray(fit.alpha))
-            assert gap <= 1.1e-4
-        return
-    judge(path, GRID, K, y, 1e-4)
-
-
-@pytest.mark.parametrize("operator", ["dense", "low rank"])
-def test_no_bias(operator):
-    x, y = data()
-    here = gram() if operator == "dense" else jaxsvm.gram(RBF(gamma=0.5), x, rank=20)
-    path = jaxsvm.solve_path(NONE(here, y), GRID, tol=1e-5)
-    judge(path, GRID, kernel_of(here), y, 1e-5, bias=False)
+    assert path.alphas.dtype == jnp.float64 and set(path.status.name) == {"CONVERGED"}
+    for C, fit in zip(GRID, path, strict=True):
+        assert oracle.relative_gap_direct(kernel_of(here), y, C, np.asarray(fit.alpha)) <= 1.1e-4
 
 
 def _free_gap(K, y, C, fit):
