@@ -176,7 +176,7 @@ def assembled(
             )
         notes += _losses(plan, name, weight)
         weights.append(weight)
-        rows.append(np.arange(len(weight)) if not plan.numbered else _integers(name, table, "first"))
+        rows.append(np.arange(len(weight)) if not plan.own else _integers(name, table, "first"))
     # The label is the last column of its table that is fetched.
     y, classes = _signs(plan, column(names[hub], tables[hub], f"c{len(plan.roles.features[names[hub]])}"), weights[hub])
     for name, table, weight in zip(names, tables, weights, strict=True):

@@ -131,7 +131,7 @@ class Join:
         check_types(columns, roles)  # before DuckDB meets a type that it does not have
         with in_memory(held) as ask:
             sources = dict(zip(given, held, strict=True))
-            self._assemble(Plan(ask, sources, columns, roles, numbered=True), named, {})
+            self._assemble(Plan(ask, sources, columns, roles, own=True), named, {})
         self.casts = {}  # whoever asks for a query has tables of other types
 
     def _assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:

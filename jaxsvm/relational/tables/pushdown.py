@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     sources: dict[str, str]  # the SQL that stands for each table in FROM
     columns: dict[str, dict[str, Declared]]  # the declared type of each column of each table
     roles: Roles  # what the columns are for
-    numbered: bool = False  # whether a column `row` of each table numbers its rows
+    own: bool = False  # whether the database is ours: a column `row` of each table numbers its rows
 
     def tests(self, name: str) -> tuple[str, str]:
         """Write when a row of a table has a key that is missing, and a value that drops it."""
@@ -67,7 +67,8 @@ def asking(connection: Any) -> Ask:
 
     def ask(query: str) -> Table:
         with refusing(require_package("duckdb", "a join of tables").Error):
-            return opened("", connection.sql(query).to_arrow_table())
+            found = connection.sql(query)  # None of a statement
+            return Table([], []) if found is None else opened("", found.to_arrow_table())
 
     return ask
 
@@ -113,7 +114,8 @@ def number_in(table: Table, name: str) -> int:
 def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) -> list[str]:
     """Write one query per table: features and label as c0, c1, ..., keys as `edge_name`, multiplicities as n.
 
-    The subqueries output only names made by this function, so a name of the user cannot collide with one.
+    Tables of our own are reduced once, here; in a user's database each query reduces all of them, since nothing is
+    written there. Names in the queries are those of this function only: no name of the user collides with one.
     """
     names, near = list(plan.sources), {i: [] for i in range(len(plan.sources))}
     for i, j in edges:
@@ -125,17 +127,17 @@ def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) 
             if j != parent[i]:
                 parent[j] = i
                 order.append(j)
-    steps = [f"base{i} AS ({_base(plan, casts, name)})" for i, name in enumerate(names)]
+    steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
 
     def shared(i: int, j: int) -> list[str]:
         return [f"k{list(plan.roles.keys).index(key)}" for key in plan.roles.shared(names[i], names[j])]
 
     for i in reversed(order):
         below = [(f"up{j}", shared(i, j)) for j in near[i] if j != parent[i]]
-        steps.append(f"up{i} AS ({_semijoin(f'base{i}', below)})")
+        steps[f"up{i}"] = _semijoin(f"base{i}", below)
     for i in order:
         above = [(f"down{parent[i]}", shared(i, parent[i]))] if parent[i] >= 0 else []
-        steps.append(f"down{i} AS ({_semijoin(f'up{i}', above)})")
+        steps[f"down{i}"] = _semijoin(f"up{i}", above)
     out = []
     for i, name in enumerate(names):
         inner = [f"c{k}" for k in range(len(plan.roles.fetched(name)))]
@@ -143,10 +145,14 @@ def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) 
         for j in near[i]:
             by = ", ".join(shared(i, j))
             inner.append(f"DENSE_RANK() OVER (ORDER BY {by}) AS {edge_name(i, j)}" if by else f"1 AS {edge_name(i, j)}")
-        first = ", MIN(first) AS first" if plan.numbered else ""
+        first = ", MIN(first) AS first" if plan.own else ""
         query = f"SELECT {group or '1'}, COUNT(*) AS n{first} FROM (SELECT {', '.join([*inner, 'first'])} FROM down{i})"
-        query = f"WITH {', '.join(steps)} {query} AS reduced" + (f" GROUP BY {group}" if group else "")
+        query += " AS reduced" + (f" GROUP BY {group}" if group else "")
         out.append(f"{query} ORDER BY {'first' if first else group or '1'}")
+    if not plan.own:
+        return [f"WITH {', '.join(f'{name} AS ({step})' for name, step in steps.items())} {query}" for query in out]
+    for name, step in steps.items():
+        plan.ask(f"CREATE TABLE {name} AS {step}")
     return out
 
 
@@ -173,7 +179,7 @@ def losses(plan: Plan, name: str) -> str:
 
 def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
     """Select the keys, features and label of a table, without the rows that `Plan.tests` name."""
-    kept = [f"{'t.row' if plan.numbered else '0'} AS first"]
+    kept = [f"{'t.row' if plan.own else '0'} AS first"]
     for a, (attribute, owners) in enumerate(plan.roles.keys.items()):
         if name in owners:
             kept.append(f"{compared(plan.columns[name][owners[name]].sql, casts.get(attribute))} AS k{a}")
