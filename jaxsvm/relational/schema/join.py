@@ -124,7 +124,7 @@ class Join:
         roles = roles_in(named, Request(label, features, keys, categorical, positive, missing))
         columns, held = {}, {}
         for i, (name, table) in enumerate(given.items()):
-            needed = roles.needed(name)
+            needed = dict.fromkeys([*roles.fetched(name), *(of[name] for of in roles.keys.values() if name in of)])
             arrays = {f"c{k}": column(name, table, c) for k, c in enumerate(needed)}
             columns[name] = {c: declared(str(arrays[f"c{k}"].type), f"t.c{k}") for k, c in enumerate(needed)}
             held[f"t{i}"] = arrays | {"row": np.arange(table.rows)}

@@ -43,10 +43,6 @@ class Roles(NamedTuple):
         """Return the columns of a table whose values are needed: features, and the label as the last."""
         return [*self.features[name], *([self.label[1]] if name == self.label[0] else [])]
 
-    def needed(self, name: str) -> list[str]:
-        """Return all columns of a table that are needed."""
-        return list(dict.fromkeys([*self.fetched(name), *(o[name] for o in self.keys.values() if name in o)]))
-
 
 def attributes(
     named: Mapping[str, Sequence[str]], keys: Keys | None, label: tuple[str, str], alike: Callable[[str], str] = str

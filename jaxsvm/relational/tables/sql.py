@@ -159,10 +159,8 @@ def _level_scores(levels: pa.Array, coef: np.ndarray, part: pa.Array, where: str
 def _tests(value: str, levels: pa.Array) -> list[str]:
     kind = declared(str(levels.type)).kind
     cast = {"text": "VARCHAR", "float": DOUBLE}.get(kind)
-    tests = []
-    for level in python_values(levels):
-        tests.append(f"{value} IS NULL" if level is None else f"{compared(value, cast)} = {_literal(kind, level)}")
-    return tests
+    typed = compared(value, cast)
+    return [f"{value} IS NULL" if c is None else f"{typed} = {_literal(kind, c)}" for c in python_values(levels)]
 
 
 def _literal(kind: str, level: Any) -> str:
