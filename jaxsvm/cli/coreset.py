@@ -35,15 +35,10 @@ def coreset(
     require(known, f"--out is {out!r}: a name that ends in {', '.join(ENDS)} is needed.")
     check_writable(out, *files)
     with progress_bar("coreset") as bar:
-
-        def count(passes: int, gaps: object) -> None:
-            if bar is not None:
-                bar(completed=passes, note=f"{passes} passes")
-
         small = jaxsvm.coresets.from_files(
             files, C, size, seed, damaged=damaged, checkpoint=checkpoint, features=features,
             standardise=scale != "none", label=label, positive=positive, zero_based=zero_based(index_base),
-            callback=count,
+            callback=bar and (lambda passes, _: bar(completed=passes, note=f"{passes} passes")),
         )  # fmt: skip
     save(out, lambda target: jaxsvm.coresets.save_coreset(target, small))
     kept = ("n", "U", "C", "classes", "opt", "share", "damaged", "damaged_lines")

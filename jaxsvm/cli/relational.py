@@ -55,13 +55,10 @@ def fit_join(
             require_free(join, score)
         lam = 1e-3 if lam is None and C is None else lam
         with progress_bar("relational", max_steps) as bar:
-
-            def draw(step: int, dual: float, primal: float) -> None:
-                bar(completed=step, note=f"F* in [{dual:.4g}, {primal:.4g}]")  # pyright: ignore[reportOptionalCall]
-
             fitted = jaxsvm.relational.fit(
                 join, lam, eps, engine, C=C, loss=loss, scale=scale, tol=tol, max_steps=max_steps,
-                max_seconds=max_seconds, callback=None if bar is None else draw,
+                max_seconds=max_seconds,
+                callback=bar and (lambda *now: bar(completed=now[0], note=f"F* in [{now[1]:.4g}, {now[2]:.4g}]")),
             )  # fmt: skip
         interrupts.armed = False
     if sql is not None:
