@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 import jaxsvm
 from jaxsvm import cli
-from jaxsvm.cli import job, system
+from jaxsvm.cli import job, source
 from jaxsvm.datasets import Scaling, load
 from jaxsvm.gram import build
 from jaxsvm.runtime.files import keep_programs_as_set
@@ -226,8 +226,8 @@ def test_path_of_listed_values(data, tmp_path):
 def test_folds_choose(flowers, data, tmp_path):
     out = tmp_path / "model.npz"
     options = ["--C", "0.01,1,10000", "--folds", 3, "--scale", "standardise", "--loss", "hinge"]
-    for source, count in ((flowers[0], 3), (data, 1)):
-        report = report_of("path", source, *options, "--out", out)
+    for file, count in ((flowers[0], 3), (data, 1)):
+        report = report_of("path", file, *options, "--out", out)
         scores = [row["cv_accuracy"] for row in report["path"]]
         assert report["chosen_C"] == report["path"][int(np.argmax(scores))]["C"] == 1
         assert all(0 <= row["cv_standard_error"] < 0.2 and row["certified"] for row in report["path"])
@@ -613,8 +613,8 @@ several --max-seconds 0 | --max-seconds
 def test_options_that_cannot_be_used(data, flowers, line):
     words, named = line.split(" | ")
     command, *options = shlex.split(words)
-    source = [flowers[0] if command == "several" else data]
-    assert named in refusal("fit" if command == "several" else command, *source, *options)
+    files = [flowers[0] if command == "several" else data]
+    assert named in refusal("fit" if command == "several" else command, *files, *options)
 
 
 def test_bad_files(data, model, tmp_path):
@@ -652,10 +652,10 @@ def test_too_many_columns_are_refused_before_they_take_the_memory(data, tmp_path
     said = refusal("fit", file)
     assert "4 samples and 2147483646 columns, of which 3 occur" in said and "Number the columns" in said
     file.write_text("1 1:1\n-1 2000:1\n" * 10)
-    assert 2**28 < system.memory() < 2**50 and invoke("fit", file).exit_code == 0
-    monkeypatch.setattr(system, "memory", lambda: 10**5)
+    assert 2**28 < source.memory() < 2**50 and invoke("fit", file).exit_code == 0
+    monkeypatch.setattr(source, "memory", lambda: 10**5)
     assert "2000 columns" in refusal("fit", file)
-    monkeypatch.setattr(system, "memory", lambda: None)
+    monkeypatch.setattr(source, "memory", lambda: None)
     assert invoke("fit", file).exit_code == 0
     assert invoke("fit", data).exit_code == 0  # dense points are in memory already
 

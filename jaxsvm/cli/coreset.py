@@ -7,8 +7,7 @@ import typer
 import jaxsvm
 from jaxsvm.cli.app import command
 from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, Text, of_data, of_output, zero_based
-from jaxsvm.cli.report import progress_bar, show
-from jaxsvm.cli.system import check_writable, save
+from jaxsvm.cli.report import check_writable, progress_bar, save, show
 from jaxsvm.errors import require
 
 ENDS = (".npz", ".parquet", ".pq", ".svm", ".svmlight", ".libsvm", ".txt")

@@ -170,13 +170,13 @@ def _describe_table(file: str, label: str | None, refusal: DataError) -> dict[st
     Raises:
         DataError: The refusal, if it is no table, or its columns are not known.
     """
-    try:
-        files = files_of(file)
-        sheet = Sheet.of(Source(files, label=label)) if kind_of(files[0]) in TABLES else None
-    except DataError:
-        sheet = None
-    if sheet is None:
+    files = files_of(file)
+    if kind_of(files[0]) not in TABLES:
         raise refusal
+    try:
+        sheet = Sheet.of(Source(files, label=label))
+    except DataError:
+        raise refusal from None
     numbers, rows = [], []
     for place, key in enumerate(sheet.keys):
         texts = sheet.texts(place)

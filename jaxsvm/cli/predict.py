@@ -13,9 +13,8 @@ import typer
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import score_of
 from jaxsvm.cli.options import Data, Drop, IndexBase, Json, Label, Text, listed, of_data, of_output
-from jaxsvm.cli.report import printable, show, write
+from jaxsvm.cli.report import check_writable, printable, save, show, write
 from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
-from jaxsvm.cli.system import check_writable, save
 from jaxsvm.errors import require
 from jaxsvm.models.model import Model, decision_function, labels_of, load_model
 

@@ -7,8 +7,7 @@ import jax
 import jaxsvm
 from jaxsvm.cli.app import command
 from jaxsvm.cli.options import Json, MaxSeconds, Number, Positive, Text, Tol, of_data, of_model, of_output, of_solver
-from jaxsvm.cli.report import finish, progress_bar, show, totals
-from jaxsvm.cli.system import Interrupts, check_writable, save
+from jaxsvm.cli.report import Interrupts, check_writable, finish, progress_bar, save, show, totals
 from jaxsvm.errors import require
 from jaxsvm.relational.tables.sql import require_free
 

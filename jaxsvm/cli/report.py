@@ -1,4 +1,4 @@
-"""What the command says: reports on stdout as tables or JSON, progress and errors on stderr, exit codes."""
+"""What the command says, on stdout as tables or JSON and on stderr; its exit codes, its files, and Ctrl-C."""
 
 import contextlib
 import enum
@@ -7,7 +7,9 @@ import json
 import math
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -18,8 +20,11 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from jaxsvm.errors import InputError, require
+from jaxsvm.loop.interruption import Interruption
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status, advice
+from jaxsvm.runtime.files import require_writable, write_whole
+from jaxsvm.runtime.startup import leave
 
 
 class Exit(enum.IntEnum):
@@ -189,3 +194,53 @@ def progress_bar(title: str, total: float | None = None) -> Iterator[Callable[..
     with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=total, note="")
         yield (lambda **changes: progress.update(task, **changes)) if console.is_terminal else None
+
+
+def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None:
+    """Refuse, before any work, a path that could not be written, or that would overwrite an input."""
+    if out is None:
+        return
+    require(out != "-", f"{option} is '-': name a file; /dev/stdout is standard output.")
+    lost = any(os.path.exists(name) and os.path.exists(out) and os.path.samefile(out, name) for name in inputs)
+    require(not lost, f"{option} is {out!r}: this is an input file, which would be lost; choose another name.")
+    require_writable(option, out)
+
+
+def save(out: str | None, content: str | Callable[[str], Any], option: str = "--out") -> None:
+    """Write a text, or call what writes a file of this name; None: write nothing."""
+    if out is None:
+        return
+    try:
+        if isinstance(content, str):
+            write_whole(lambda file: file.write(content.encode()), out)
+        else:
+            content(out)
+    except OSError as error:
+        raise InputError(f"{option} is {out!r}: cannot be written: {error.strerror or error}.") from error
+
+
+class Interrupts(Interruption):
+    """The Ctrl-C handler of a whole command: it leaves until something was computed, then it sets a flag.
+
+    A second one raises while `armed`; else what was computed is saved before the command ends.
+    """
+
+    armed = True
+
+    def __enter__(self) -> "Interrupts":
+        self.before = None
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGINT, self.arrived)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.before not in (None, leave):  # a command that has its result only prints it
+            signal.signal(signal.SIGINT, self.before)
+
+    def arrived(self, number: int = signal.SIGINT, frame: Any = None) -> None:
+        """Handle the signal."""
+        if not self.begun and self.before is leave:
+            leave()
+        if self.armed and (self.drivers or self.came or not self.begun):
+            super().arrived(number, frame)
+        self.came = True

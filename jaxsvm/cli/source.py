@@ -6,14 +6,16 @@ import numpy as np
 
 import jaxsvm
 from jaxsvm.cli.options import Training, zero_based
-from jaxsvm.cli.system import require_memory
 from jaxsvm.datasets import Dataset, load
 from jaxsvm.datasets.layout import Wanted
 from jaxsvm.datasets.preparation import Column, Preparation, Sheet, learn
 from jaxsvm.datasets.source import TABLES, Source, files_of, kind_of
 from jaxsvm.errors import InputError, require
+from jaxsvm.gram import measured as gram
 from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model
+from jaxsvm.points.checks import is_sparse
+from jaxsvm.runtime.arrays import memory
 
 
 def training_source(options: Training) -> Dataset | Sheet:
@@ -23,7 +25,7 @@ def training_source(options: Training) -> Dataset | Sheet:
     if not options.prepares:
         base = zero_based(options.index_base)
         dataset = load(data, label=label, dtype=options.dtype, zero_based=base)
-        require_memory(data, dataset.x)
+        _require_memory(data, dataset.x)
         return dataset
     files = files_of(data)
     kind = kind_of(files[0])
@@ -31,6 +33,27 @@ def training_source(options: Training) -> Dataset | Sheet:
     require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
     wanted = Wanted(drop=tuple(options.dropped))
     return Sheet.of(Source(files, label=label, decimal=options.decimal, wanted=wanted))
+
+
+def _require_memory(name: str, x: Any) -> None:
+    """Refuse sparse points whose blocks of dense rows would take more than half of this machine's memory.
+
+    Raises:
+        InputError: With the bytes needed, and what to do.
+    """
+    if not is_sparse(x):
+        return
+    n, d = x.shape
+    # Four vectors beside the rows: shift, spread, and the two of the scaling.
+    needed, available = (2 * min(n, gram.MEASURED.rows_per_tile) + 4) * d * x.dtype.itemsize, memory()
+    if available is not None and needed > available / 2:
+        used = len(np.unique(x.indices))
+        raise InputError(
+            f"{name}: has {n} samples and {d} columns, of which {used} occur: blocks of dense rows would take "
+            f"{needed / 2**30:.3g} GiB, and this machine has {available / 2**30:.3g}. Number the columns that occur "
+            "from 1 without gaps (indices must be the columns' numbers, not hashes or identifiers), or hash them to "
+            "fewer."
+        )
 
 
 def coreset_in(data: str, options: Training) -> Any:

@@ -12,8 +12,7 @@ from jaxsvm.cli.app import command
 from jaxsvm.cli.job import Job, Solution, errors_of, estimator, prepare, scores_of_folds, solved
 from jaxsvm.cli.options import Number, Text, Training, of_model, of_output, positive
 from jaxsvm.cli.page import page_of
-from jaxsvm.cli.report import complain, finish, show
-from jaxsvm.cli.system import Interrupts, check_writable, save
+from jaxsvm.cli.report import Interrupts, check_writable, complain, finish, save, show
 from jaxsvm.errors import InputError, require
 from jaxsvm.model_selection.cross_validation import CrossValidation, Scores, WidthValidation
 from jaxsvm.model_selection.grid import end_of
