@@ -61,14 +61,14 @@ LINES = {
     "plots": 439,
     "points": 383,
     "problems": 3_465,
-    "relational": 4_081,
+    "relational": 4_072,
     "results": 658,
     "runtime": 1_230,
     "screening": 800,
     "solvers": 5_994,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1656, 230
+OWN_IMPORTS, FILES = 1655, 230
 """Lines that import from this library, and files."""
 
 

@@ -20,8 +20,7 @@ from jaxsvm.relational.gradient.engine import (
     pseudo_gradient,
     squared_hinge,
 )
-from jaxsvm.relational.schema.database import from_duckdb, from_ibis
-from jaxsvm.relational.schema.join import Join, Moments, least_squares
+from jaxsvm.relational.schema.join import Join, Moments, from_duckdb, from_ibis, least_squares
 
 __all__ = [
     "Design",
