@@ -165,9 +165,8 @@ def _drawn(
     shared = Shared(np.int64(positive), np.float64(C), pilot, np.float64(proof.primal), np.float64(proof.dual), at)
     sums = Sums(*design.total(Mapped(_of_cells), about, shared))
     total, totals = design.total(Mapped(_of_bounds), about, shared, sums)
-    size = np.asarray([_rows_held(design.d, m) / total, _rows_held(design.d, m) / sums.weight.sum()])
-    random = np.asarray(jax.random.key_data(keys[1]))
-    rows = design.chosen(Mapped(_taken), about, shared, sums, size, random)
+    size = _rows_held(design.d, m) / np.asarray([total, sums.weight.sum()])
+    rows = design.chosen(Mapped(_taken), about, shared, sums, size, jax.random.key_data(keys[1]))
     filled = Chunk(*padded(rows.x, rows.y, rows.weight), first=rows.first[:1])
     weight = jax.device_get(_weights(filled, about, shared, sums, size, totals))[: len(rows.y)]
     known = {"opt": float(proof.dual), "gap": float(proof.primal - proof.dual), "total": float(total)}
@@ -283,12 +282,13 @@ def from_files(
         paths, label=label, damaged=damaged, features=features, zero_based=zero_based, header=header, format=format,
         dtype=np.float64,
     )  # fmt: skip
-    scaling: Any = rows.mean, 1 / rows.scale
+    mean, scale = np.asarray(rows.found.mean), np.asarray(rows.found.scale)
+    scaling: Any = mean, 1 / scale
     design = FeatureDesign(rows, Scaling(*scaling), rows.d) if standardise else rows
     small = of_rows(design, C, m, key, positive=positive, checkpoint=checkpoint, callback=callback)
-    small.info.update(damaged=rows.skipped, damaged_lines=rows.named, files=rows.source.paths)
+    small.info.update(damaged=rows.found.damaged, damaged_lines=rows.found.named, files=rows.source.paths)
     if standardise:
-        small.info.update(mean=rows.mean, scale=rows.scale)
+        small.info.update(mean=mean, scale=scale)
     return small
 
 

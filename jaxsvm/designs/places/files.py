@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import queue
-import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from jaxsvm.datasets.labels import Texts, targets, value_of
 from jaxsvm.datasets.layout import Piece
-from jaxsvm.datasets.source import Source, counted, different, files_of, scan
+from jaxsvm.datasets.source import Scan, Source, counted, different, files_of, scan
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import DataError, InputError
@@ -30,30 +29,30 @@ class FileDesign(OfChunks):
     Attributes:
         source: The files.
         stamps: Their sizes and times of change, which must stay as they are.
-        n: Number of rows.
-        d: Number of features.
+        found: What the first pass found: numbers of rows and features, damaged lines, means and scales of columns.
         classes: Labels; None for regression.
         damaged: What to do with lines that are no samples: "stop" or "skip".
-        mean: Means of the columns, `(d,)`.
-        scale: Their standard deviations, 1 for constant ones, `(d,)`.
         dtype: Dtype of the features while they are computed with.
-        skipped: Number of lines that are no samples.
-        named: Messages about the first 20 of them.
     """
 
     __repr__ = in_a_line
 
     source: Source
     stamps: list[list[int]] = dataclasses.field(repr=False)
-    n: int
-    d: int
+    found: Scan = dataclasses.field(repr=False)
     classes: tuple[Any, ...] | None
     damaged: str
-    mean: np.ndarray = dataclasses.field(repr=False)
-    scale: np.ndarray = dataclasses.field(repr=False)
     dtype: Any
-    skipped: int
-    named: list[str]
+
+    @property
+    def n(self) -> int:
+        """Return the number of rows."""
+        return self.found.rows
+
+    @property
+    def d(self) -> int:
+        """Return the number of features."""
+        return self.found.features
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all rows, in chunks of one size; the last one is filled up with rows of weight 0.
@@ -66,7 +65,7 @@ class FileDesign(OfChunks):
         size = max(1, SIZES.bytes_per_block // (8 * self.d))
         size, first = min(size, self.n), 0
         x, y, held = np.zeros((size, self.d), self.dtype), np.zeros(size), 0
-        for piece in _ahead(self._arrays):
+        for piece in _ahead(self._arrays()):
             begin = 0
             while begin < len(piece[1]):
                 many = min(size - held, len(piece[1]) - begin)
@@ -133,20 +132,7 @@ def from_files(
         )
     source = dataclasses.replace(source, features=found.features, zero_based=found.zero_based)
     classes = None if regression else tuple(found.labels)
-    mean, scale = np.asarray(found.mean), np.asarray(found.scale)
-    return FileDesign(
-        source,
-        source.stamps(),
-        found.rows,
-        found.features,
-        classes,
-        damaged,
-        mean,
-        scale,
-        np.dtype(dtype),
-        found.damaged,
-        found.named,
-    )
+    return FileDesign(source, source.stamps(), found, classes, damaged, np.dtype(dtype))
 
 
 MOST_CLASSES = 1000
@@ -171,34 +157,10 @@ def _codes(label: Any, places: dict[Any, int], where: str) -> np.ndarray:
     return np.asarray([places[value] for value in known], float)[codes]
 
 
-def _ahead(arrays: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield what `arrays()` yields; a thread computes two items ahead."""
-    items: queue.Queue[Any] = queue.Queue(2)
-    stop = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not stop.is_set():
-            try:
-                items.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def read() -> None:
-        try:
-            if all(put(item) for item in arrays()):
-                put(None)
-        except BaseException as error:  # noqa: BLE001 - raised below, in the thread that reads
-            put(error)
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    try:
-        while (item := items.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
+def _ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """Yield the items; a thread computes the next one meanwhile."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(next, items, None)
+        while (item := waiting.result()) is not None:
+            waiting = thread.submit(next, items, None)
             yield item
-    finally:
-        stop.set()
-        thread.join()
