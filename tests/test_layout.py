@@ -61,7 +61,7 @@ LINES = {
     "plots": 439,
     "points": 383,
     "problems": 3_465,
-    "relational": 4_072,
+    "relational": 3_974,
     "results": 658,
     "runtime": 1_230,
     "screening": 800,

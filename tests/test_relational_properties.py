@@ -11,8 +11,7 @@ from test_relational import PATH, beta_of, join_of, tables_of, truth
 from test_relational_fit import optimum
 
 from jaxsvm import relational
-from jaxsvm.relational.counting import order_statistics
-from jaxsvm.relational.counting.order_statistics import _far_sums, _sums_at_ranks
+from jaxsvm.relational.gradient import sketch
 from jaxsvm.relational.gradient.engine import MergeEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine, middle_grid
 from jaxsvm.relational.schema.join import prepared
@@ -59,27 +58,6 @@ def test_counting_knapsack_is_answered_by_an_interval(shape, exponent):
         assert known or low < 0 < high
 
 
-def star_engine(weights, **options):
-    join, beta, _ = knapsack(weights, sum(weights) // 2, 5)
-    tree = relinked(join.tree, [(len(weights), i) for i in range(len(weights))])
-    return join, beta, SketchEngine(tree, 0.5, simplify=False, **options)
-
-
-@pytest.mark.parametrize("m", [3, pytest.param(10, marks=pytest.mark.slow)])
-def test_the_compiled_form_agrees_and_shares_its_programs(m):
-    weights = list(range(1, m + 1))
-    _sums_at_ranks.clear_cache()
-    _far_sums.clear_cache()
-    join, beta, here = star_engine(weights, compiled=False)
-    there = star_engine(weights, compiled=True)[2]
-    for mode in ("lower", "upper", "mid"):
-        one, two = (relational.far_counts(join, beta, mode=mode, engine=engine) for engine in (here, there))
-        for sign in range(2):
-            for a, b in zip(one.counts[sign] + one.slacks[sign], two.counts[sign] + two.slacks[sign], strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
-    assert _sums_at_ranks._cache_size() + _far_sums._cache_size() <= 8 * m
-
-
 def test_cells_of_middle_ranks_keep_their_factor():
     for eps in (0.01, 0.1, 0.37, 1.0):
         last, middle = middle_grid(eps, 5000)
@@ -99,12 +77,12 @@ def test_sums_too_many_to_hold_are_sorted_between_cuts(monkeypatch):
     s[:, 250:], w[:, 250:] = np.inf, 0
     total = (w[:, :, None] * a[look]).sum(axis=(1, 2))
     rank = np.linspace(1, total, 50).T
-    whole = order_statistics.sums_at_ranks(s, w, A, a, look, rank)
+    whole = sketch.sums_at_ranks(s, w, A, a, look, rank)
     assert np.isfinite(whole).all()
     for slab in (100, 5000):
-        limits = dataclasses.replace(order_statistics.MEASURED, sums_per_row_sort=slab)
-        monkeypatch.setattr(order_statistics, "MEASURED", limits)
-        np.testing.assert_array_equal(order_statistics.sums_at_ranks(s, w, A, a, look, rank), whole)
+        limits = dataclasses.replace(sketch.MEASURED, sums_per_row_sort=slab)
+        monkeypatch.setattr(sketch, "MEASURED", limits)
+        np.testing.assert_array_equal(sketch.sums_at_ranks(s, w, A, a, look, rank), whole)
 
 
 def test_another_join_tree_stays_within_the_factor():

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -129,8 +129,7 @@ def fit(
         join: A `Join`.
         lam: The strength of the regulariser in `mean hinge + lam |beta|^2`, > 0; `1 / (2 C N)`.
         eps: The accuracy of the sketch's counts, in (0, 1].
-        engine: "auto" (chosen by cost; `fit.engine` says which), "formed", "rows", "merge", "grid" or
-            "sketch".
+        engine: "auto" (chosen by cost; `fit.engine` says which), "formed", "rows", "merge", "grid" or "sketch".
         C: The penalty of `|beta|^2 / 2 + C sum hinge`, instead of lam.
         tol: The relative gap at which the fit ends.
         max_steps: Cap on evaluations.
@@ -146,18 +145,6 @@ def fit(
     Raises:
         InputError: On arguments that cannot be used.
     """
-    fitted = _fitted(
-        join, lam, eps, engine, C, tol, max_steps, scale, intercept, method, loss, init, max_seconds, callback
-    )
-    warn_of_uncertified([fitted])
-    return fitted
-
-
-def _fitted(
-    join: Any, lam: Any, eps: Any, engine: Any, C: Any, tol: Any, max_steps: Any, scale: Any, intercept: Any,
-    method: Any, loss: Any, init: Any, max_seconds: Any, callback: Any,
-) -> RelationalFit:  # fmt: skip
-    """Check the arguments of `fit`, and run."""
     if (lam is None) == (C is None):
         raise InputError("lam and C: give one of the two (lam = 1 / (2 C N)).")
     for name, value in (("lam", lam), ("C", C), ("tol", tol), ("eps", eps)):
@@ -175,18 +162,16 @@ def _fitted(
         raise InputError(f"init is a fit of the {init.loss}, whose planes are not those of the {loss}.")
     started = time.monotonic()
     scaled = prepared(join, scale, intercept)
-    lam = 1 / (2 * float(C) * float(join.size)) if lam is None else float(lam)
+    lam = float(lam if C is None else 1 / (2 * float(C) * float(join.size)))  # pyright: ignore
     if method == "paper" and any(np.abs(block.X).max(initial=0) > 1 for block in scaled.blocks):
         raise InputError(f"scale is {scale!r}: method='paper' presumes numbers of size 1 at most; take scale='max'.")
     if init is not None:
         _require_alike(init.join, scaled)
         scaled = init.join
     rows, why = _rows_for(scaled, engine, eps, method)
-    kind: Any = (
-        kind_for(rows, loss != "hinge")
-        if method == "bundle"
-        else partial(Subgradient, paper=method == "paper", eps=eps)
-    )
+    kind: Any = kind_for(rows, loss != "hinge")
+    if method != "bundle":
+        kind = partial(Subgradient, paper=method == "paper", eps=eps)
     with watching() as stop:
         descent = descent_of(kind, scaled, rows, lam, loss == "squared_hinge")
         descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
@@ -197,7 +182,9 @@ def _fitted(
     lane = descent.lane
     if method != "paper" and descent.unit < lane.P:  # stopped early: at 0 every loss is 1
         lane.P, lane.best = descent.unit, np.zeros_like(lane.best)
-    return result_of(scaled, descent, lam, tol, why, started)
+    fitted = result_of(scaled, descent, lam, tol, why, started)
+    warn_of_uncertified([fitted])
+    return fitted
 
 
 def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed | Counted, str]:
@@ -209,9 +196,7 @@ def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed 
         if rows is not None:
             return rows, f"formed: the join has {float(join.size):,.0f} rows, each kept with its features, exact"
     if isinstance(engine, str) and engine == "formed":
-        if method == "bundle":
-            raise InputError(f"engine is 'formed': {float(join.size):.3g} rows do not fit in memory; take 'auto'.")
-        engine = "rows"
+        raise InputError(f"engine is 'formed': {float(join.size):.3g} rows are too many, or {method=}; take 'auto'.")
     counter, why = engine_for(join, engine, eps)
     return Counted(join, counter), why
 
@@ -249,7 +234,7 @@ def fit_path(
         join: A `Join`.
         lams: The values, > 0; they are fitted from the largest to the smallest.
         eps: The accuracy of the sketch's counts, in (0, 1].
-        engine: "auto", "rows", "merge", "grid" or "sketch".
+        engine: As in `fit`.
         options: Other arguments of `fit`.
 
     Returns:
@@ -260,14 +245,12 @@ def fit_path(
     """
     if not isinstance(lams, Iterable):
         raise InputError(f"lams is {lams!r}: several values are needed.")
-    values, fits = [float(lam) for lam in lams], {}
-    before = None
-    for lam in sorted(set(values), reverse=True):
-        given = signature(fit).bind(
-            join, lam, eps, engine if before is None else before.descent.rows, init=before, **options
-        )
-        given.apply_defaults()
-        before = fits[lam] = _fitted(**given.arguments)
+    values, fits, before = [float(lam) for lam in lams], {}, None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for lam in sorted(set(values), reverse=True):
+            rows: Any = engine if before is None else before.descent.rows
+            before = fits[lam] = fit(join, lam, eps, rows, init=before, **options)
     warn_of_uncertified(list(fits.values()))
     return [fits[lam] for lam in values]
 

@@ -85,7 +85,8 @@ class Formed:
                 X = self.X[part]
                 square = X.T @ (X * D[part, None])
                 H += square if isinstance(square, np.ndarray) else square.toarray()
-            return np.append(np.linalg.solve(H, b[:-1]), 0.0)
+            scale = 1 / np.sqrt(np.diagonal(H))
+            return np.append(scale * np.linalg.solve(H * scale * scale[:, None], scale * b[:-1]), 0.0)
         X = self.X if isinstance(self.X, csr_array) else csr_array(self.X)
         scale = 1 / np.sqrt(1 + (X * X).T @ D)
         right = X[few] * np.sqrt(D[few])[:, None] * scale

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_part
-from jaxsvm.relational.counting.order_statistics import keyed
 from jaxsvm.relational.counting.semirings import masked
 from jaxsvm.relational.counting.tree import Tree
-from jaxsvm.relational.gradient.far import Engine, Far, Request, RowsEngine
+from jaxsvm.relational.gradient.far import Engine, Far, Request, RowsEngine, keyed
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED

@@ -114,3 +114,10 @@ class RowsEngine(Engine):
         room = far * slack
         smooth = weight * np.clip(slack / (2 * ramp) + 0.5, 0, 1) if ramp else far
         return [smooth], None if ramp else [room], float(room.sum()), float(room @ slack)
+
+
+def keyed(key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return complex numbers, which order by key and then by value."""
+    out = np.empty(np.broadcast(key, value).shape, complex)
+    out.real, out.imag = key, value
+    return out
