@@ -61,14 +61,14 @@ LINES = {
     "plots": 439,
     "points": 383,
     "problems": 3_465,
-    "relational": 3_974,
+    "relational": 3_965,
     "results": 658,
     "runtime": 1_230,
     "screening": 800,
     "solvers": 5_994,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1649, 229
+OWN_IMPORTS, FILES = 1646, 228
 """Lines that import from this library, and files."""
 
 
