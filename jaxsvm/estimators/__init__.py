@@ -10,9 +10,8 @@ from jaxsvm.errors import require_package
 
 require_package("sklearn", "jaxsvm.estimators")
 
-from jaxsvm.estimators.approximate import CoresetSVC, NystroemSVC
 from jaxsvm.estimators.classifier import SVC
-from jaxsvm.estimators.linear import LinearSVC
+from jaxsvm.estimators.linear import CoresetSVC, LinearSVC, NystroemSVC
 from jaxsvm.estimators.nu import NuSVC, NuSVR
 from jaxsvm.estimators.path import SVCPath
 from jaxsvm.estimators.regression import SVR, OneClassSVM

@@ -227,21 +227,14 @@ class LinearEstimator(LinearClassifierMixin, JaxsvmEstimator):
 
     @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
-        """Return decision values, `(m,)` for two classes, positive for the second; else `(m, k)`.
-
-        Args:
-            X: Points, `(m, d)`, dense, a frame, or sparse.
-        """
+        """Return decision values of points `(m, d)`: `(m,)` for two classes, positive for the second; else `(m, k)`."""
         return require_finite_decisions(super().decision_function(X))
 
 
 def report(estimator: Any, solved: Sequence[Solved], cause: str = "") -> None:
     """Store the certificates of an estimator's problems; warn if one is not of the requested accuracy.
 
-    Args:
-        estimator: The estimator; with `_steps_suffice`, its steps may end a solve without a warning.
-        solved: The solution of each problem.
-        cause: The cause of a failure, if it is known.
+    With `_steps_suffice`, the steps of an estimator may end a solve without a warning.
     """
     columns = zip(*(solution.certificate for solution in solved), strict=True)
     estimator.certificate_ = Certificate(*(np.array(values, np.float64) for values in columns))  # pyright: ignore

@@ -64,16 +64,13 @@ FAR_IN_DOUBLE = FAR * 2**29
 class KernelValues:
     """A kernel with its parameters resolved.
 
-    Attributes:
-        name: scikit-learn's name of the kernel; "precomputed"; "callable" (a function of two sets of points that
-            returns a matrix); or "object" (a kernel of `jaxsvm.kernels`).
-        parameters: Keyword arguments of scikit-learn's function of that name.
-        kernel: A kernel of `jaxsvm.kernels`; a function of two sets for "callable"; None for "precomputed".
+    Its name is scikit-learn's, "precomputed", "callable" (a function of two sets of points that returns a matrix) or
+    "object" (a kernel of `jaxsvm.kernels`).
     """
 
     name: str
-    parameters: dict[str, Any]
-    kernel: Any
+    parameters: dict[str, Any]  # keyword arguments of scikit-learn's function of that name
+    kernel: Any  # a kernel of `jaxsvm.kernels`; a function of two sets for "callable"; None for "precomputed"
 
     @property
     def by_values(self) -> bool:
@@ -200,7 +197,7 @@ def _values(kernel: Any, x: Any, z: Any) -> Any:
 def placed(kernel: Any, x: np.ndarray) -> tuple[Any, float]:
     """Return what to subtract from points `(n, d)`, and how far they then lie from the origin in a kernel's widths.
 
-    That is the mean for a stationary kernel, unless a point lies so far from it that the others would be rounded: one
+    It is the mean for a stationary kernel, unless a point lies so far from it that the others would be rounded: one
     entry of 1e19 among small ones is enough. Then it is 0, and distances are computed from differences.
     """
     if not kernel.stationary:
@@ -216,18 +213,7 @@ def padded_rows(x: np.ndarray, size: int) -> np.ndarray:
 
 
 def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) -> KernelValues:  # noqa: N803
-    """Return the kernel that an estimator's parameters specify, for training points X.
-
-    Args:
-        kernel: A name, a function of two sets of points, or a kernel of `jaxsvm.kernels`.
-        gamma: "scale", "auto" or a number, >= 0.
-        coef0: The constant of "poly" and "sigmoid".
-        degree: The degree of "poly", >= 1.
-        X: Training points, `(n, d)`.
-
-    Raises:
-        InputError: If degree < 1 or coef0 < 0 for "poly".
-    """
+    """Return the kernel that an estimator's parameters specify, for training points X `(n, d)`."""
     if isinstance(kernel, Kernel):
         return KernelValues("object", {}, kernel)
     if callable(kernel):
@@ -261,24 +247,14 @@ def resolved_gamma(gamma: Any, X: Any) -> float:  # noqa: N803
 
 
 class Samples(NamedTuple):
-    """The training samples of an estimator: kernel values, or points to compute them from.
-
-    Attributes:
-        values: The kernel.
-        x: Points, `(n, d)`, sparse, or dense and shifted to where distances keep their digits; None if only values are
-            known.
-        K: All kernel values, `(n, n)`, or None.
-        reach: How far the points lie from the origin in widths of the kernel; 0 of a kernel without one.
-        exact: The points as they were passed, `(n, d)`, if x or K were computed from them in float32; else None.
-        definite: Whether the kernel matrix is known to be positive semidefinite.
-    """
+    """The training samples of an estimator: kernel values, or points to compute them from."""
 
     values: KernelValues
-    x: Any
-    K: np.ndarray | None
-    reach: float = 0.0
-    exact: Any = None
-    definite: bool = False
+    x: Any  # points, sparse, or dense and shifted to where distances keep their digits; None if only values are known
+    K: np.ndarray | None  # all kernel values, `(n, n)`
+    reach: float = 0.0  # how far the points lie from the origin in widths of the kernel; 0 of a kernel without one
+    exact: Any = None  # the points as they were passed, if x or K were computed from them in float32
+    definite: bool = False  # whether the kernel matrix is known to be positive semidefinite
 
     @property
     def float32_error(self) -> float:
@@ -354,13 +330,10 @@ class Samples(NamedTuple):
 
 
 def samples(values: KernelValues, X: Any, tol: float, alone: bool = False) -> Samples:  # noqa: N803
-    """Return the samples of an estimator that trains to `tol`.
+    """Return the samples of an estimator that trains to the relative gap `tol`; 0.0 asks for values in float64.
 
-    Args:
-        values: The kernel.
-        X: Points, `(n, d)`; kernel values `(n, n)` for a precomputed kernel or a function of two sets.
-        tol: The relative gap; 0.0 requires kernel values in float64.
-        alone: Whether a single machine is trained, which needs few rows of many.
+    X are points, `(n, d)`, or kernel values of a precomputed kernel or a function of two sets. A machine that is
+    trained `alone` needs few rows of many.
     """
     n, definite = X.shape[0], values.definite
     if values.by_values:

@@ -41,15 +41,10 @@ from jaxsvm.solvers.contract import Solver
 
 
 class Machine(NamedTuple):
-    """A problem of two classes.
+    """A problem of two classes."""
 
-    Attributes:
-        parts: Its samples, as slices: the first is its positive class, the others are its negative one.
-        upper: Their costs `C_i`, `(q,)`.
-    """
-
-    parts: tuple[slice, ...]
-    upper: np.ndarray
+    parts: tuple[slice, ...]  # its samples: the first slice is its positive class, the others are its negative one
+    upper: np.ndarray  # their costs `C_i`, `(q,)`
 
     @property
     def n(self) -> int:
@@ -72,15 +67,8 @@ def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:
     """Solve at an infinite C: the solution at a finite C whose bounds no coefficient reaches is that of every larger C.
 
     The largest such C whose solution is certified is taken: at a very large C, slack of the size of a rounding error
-    costs more than the rest of the objective.
-
-    Args:
-        solve: Solves at a finite C.
-        upper: Bounds of the coefficients at C = 1, `(n,)`.
-
-    Returns:
-        The solution, with the certificate of the C at which it was computed; INFEASIBLE if a coefficient reaches the
-        bound of the largest value, 1e10.
+    costs more than the rest of the objective. The certificate is of that C; the status is INFEASIBLE if a coefficient
+    reaches the bound of the largest value, 1e10. `upper` are the bounds at C = 1, `(n,)`.
     """
     best: Any = None
     for C in (1e10, 1e8, 1e6, 1e4):
@@ -109,22 +97,11 @@ def train(
     solver: Solver | None = None,
     seed: Any = None,
 ) -> list[Solved]:
-    """Train machines of two classes.
+    """Train machines of two classes; raise KeyboardInterrupt if Ctrl-C came, or time was up, before the last began.
 
-    Args:
-        data: Their samples.
-        machines: The parts and costs of each.
-        loss: "hinge" or "squared_hinge" (of costs `C_i max(0, 1 - y f)^2`, as in scikit-learn's `LinearSVC`).
-        bias: "free", "regularized" or "none".
-        tol: The relative duality gap of each, > 0.
-        max_iter: Most steps of each; -1 sets no limit.
-        done: Called with the solution of each.
-        callback: Called on the way of solves by the driver of `jaxsvm.fit`, or None.
-        solver: The solver of all, with its own tolerance; None chooses.
-        seed: The seed of a solver that draws; None: 0.
-
-    Raises:
-        KeyboardInterrupt: If Ctrl-C came, or the time of the caller was up, before the last began.
+    The squared hinge costs `C_i max(0, 1 - y f)^2`, as in scikit-learn's `LinearSVC`. `done` is called with the
+    solution of each, `callback` on the way of solves by the driver of `jaxsvm.fit`. A named solver has its own
+    tolerance; `seed` is for one that draws.
     """
     data = data.with_definiteness()
     key = None if seed is None else jax.random.key(check_random_state(seed).randint(2**31 - 1))
@@ -276,12 +253,8 @@ def coefficients(classes: Sequence[slice], machines: Any, solved: Sequence[Solve
 def decisions(K: Any, coef: np.ndarray, counts: np.ndarray, bias: np.ndarray, by_pairs: bool) -> np.ndarray:
     """Return the decision values of all machines, `(m, machines)`, positive for the first class.
 
-    Args:
-        K: Kernel values of new points against the support, sorted by class, `(m, support)`.
-        coef: Coefficients of the support, in the layout of `coefficients`.
-        counts: Support vectors of each class, `(k,)`.
-        bias: The constant of each machine, `(machines,)`.
-        by_pairs: Whether there is a machine for each pair of classes.
+    K are kernel values of new points against the support, which is sorted by class, `(m, support)`; `coef` are its
+    coefficients as `coefficients` lays them out, and `counts` the support vectors of each class, `(k,)`.
     """
     if len(bias) == 1 or not by_pairs:
         return K @ coef.T + bias
@@ -301,12 +274,7 @@ _blas = functools.cache(ThreadpoolController)  # finding the libraries takes mil
 
 
 def last_of_dag(decisions: np.ndarray, k: int) -> np.ndarray:
-    """Return the class `(m,)` that is left when k - 1 decisions each remove the first or last class of a list.
-
-    Args:
-        decisions: Decision values of all pairs, `(m, k (k - 1) / 2)`.
-        k: The number of classes.
-    """
+    """Return the class `(m,)` that is left when k - 1 decisions of pairs each remove the first or last of a list."""
     rows = np.arange(len(decisions))
     place = np.zeros((k, k), int)
     place[np.triu_indices(k, 1)] = np.arange(k * (k - 1) // 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import jax
@@ -16,9 +15,9 @@ from sklearn.model_selection import check_cv
 from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
-from jaxsvm.estimators.machines import Machine, class_slices, one_thread, weighted_problem
+from jaxsvm.estimators.machines import Machine, one_thread, weighted_problem
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop.chains import Chain, solve_chains
+from jaxsvm.loop.chains import solve_chain
 from jaxsvm.loop.interruption import answering
 from jaxsvm.loop.many import hinge_data, is_indefinite, padded_size, solve_many
 from jaxsvm.loop.measured import MEASURED
@@ -31,19 +30,11 @@ from jaxsvm.problems.arguments import require_costs
 
 
 class _Task(NamedTuple):
-    """A chain of values of C to solve.
-
-    Attributes:
-        pair: The pair of classes, by its place.
-        rows: Its samples, of the first class first, `(n,)`.
-        weight: Factors of C, `(f, n)`; 0: not trained on.
-        folds: The folds, `(f,)`.
-    """
+    """Chains of values of C to solve: a pair of classes in some folds, by their places, and their samples `(n,)`."""
 
     pair: int
+    folds: list[int]
     rows: np.ndarray
-    weight: np.ndarray
-    folds: np.ndarray
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -134,63 +125,53 @@ class SVCPath(KernelClassifier):
         """Return which left-out samples are correct at each C, by chains of all pairs on parts of one kernel matrix."""
         Cs: Any = self.Cs
         self.Cs_ = np.sort(np.asarray(Cs, float)) if np.ndim(Cs) else np.geomspace(1e-2, 1e3, Cs)
-        data = data.with_definiteness()
+        data, c, k = data.with_definiteness(), len(self.Cs_), len(self.classes_)
         for C in (self.Cs_[0], self.Cs_[-1]):
             require_costs(C, weight, np.float64)
         K = data.values.between(data.x, data.x) if data.K is None else data.K
-        trains = np.zeros((len(folds), len(codes)))
+        trains = np.zeros((len(folds), len(codes)), bool)
         for fold, (train, _) in enumerate(folds):
-            trains[fold, train] = weight[train]
-        tasks = _tasks(class_slices(codes, len(self.classes_)), trains)
-        solve = functools.partial(self._solve_chain, data, K, codes)
-        chains = solve_many(solve, tasks, lambda task: (padded_size(len(task.rows)), len(task.folds)))
-        self.largest_gap_ = np.zeros((len(folds), len(self.Cs_)))
-        for task, chain in zip(tasks, chains, strict=True):
-            np.maximum.at(self.largest_gap_, task.folds, chain.gap)
-        correct = np.zeros((len(self.Cs_), len(codes)), bool)
-        solved = list(zip(tasks, chains, strict=True))
+            trains[fold, train] = True
+        trained = np.stack([np.bincount(codes[train], minlength=k) > 0 for train in trains])
+        tasks = []
+        for pair, place in enumerate(self._places):
+            present = np.flatnonzero(trained[:, place].all(axis=1)).tolist()
+            # From 10 pairs on there are enough for every thread, and the folds of a pair share its kernel values.
+            for some in [present] if len(self._places) >= 10 and present else [[fold] for fold in present]:
+                tasks.append(_Task(pair, some, np.flatnonzero(trains[some].any(axis=0) & np.isin(codes, place))))
+        solve = functools.partial(self._solve_chains, data, K, codes, trains * weight)
+        solved = list(zip(tasks, solve_many(solve, tasks, lambda task: padded_size(len(task.rows))), strict=True))
+        self.largest_gap_, correct = np.zeros((len(folds), c)), np.zeros((c, len(codes)), bool)
         for fold, (_, test) in enumerate(folds):
-            counts = np.bincount(codes, trains[fold], minlength=len(self.classes_))
-            correct[:, test] = self._predicted(K[test], solved, fold, counts > 0) == codes[test]
+            # A class that the fold does not train on is never told.
+            known = [float(trained[fold][i]) - float(trained[fold][j]) for i, j in self._places]
+            decisions = np.tile(np.sign(known)[:, None, None], (1, c, len(test)))
+            with one_thread():
+                between = np.asarray(K[test], np.float64)
+                for task, chains in solved:
+                    if chain := chains.get(fold):
+                        decisions[task.pair] = chain.coef @ between[:, task.rows].T + chain.bias[:, None]
+                        self.largest_gap_[fold] = np.maximum(self.largest_gap_[fold], chain.gap)
+            told = votes(decisions.reshape(len(decisions), -1).T, k).reshape(c, -1)
+            correct[:, test] = told == codes[test]
         self._warn_of_gaps()
         return correct
 
-    def _predicted(self, K: np.ndarray, solved: list[tuple[_Task, Chain]], fold: int, present: np.ndarray) -> Any:
-        """Return the class of each left-out sample of a fold at each C, by votes of the pairs, `(c, m)`.
-
-        Args:
-            K: Kernel values of these samples against all, `(m, n)`.
-            solved: The chains of all pairs and folds.
-            fold: The fold.
-            present: Whether the fold trains on each class; a class without samples is never predicted.
-        """
-        k = len(present)
-        places = list(combinations(range(k), 2))
-        decisions = np.empty((len(places), len(self.Cs_), len(K)))
-        for pair, (i, j) in enumerate(places):
-            decisions[pair] = np.sign(float(present[i]) - float(present[j]))
-        with one_thread():
-            between = np.asarray(K, np.float64)
-            for task, chain in solved:
-                for place in np.flatnonzero(task.folds == fold):
-                    decisions[task.pair] = chain.coef[place] @ between[:, task.rows].T + chain.bias[place][:, None]
-        return votes(decisions.reshape(len(places), -1).T, k).reshape(len(self.Cs_), -1)
-
-    def _solve_chain(self, data: Samples, K: np.ndarray, codes: np.ndarray, task: _Task) -> Chain:
-        """Solve all values of C for the folds of a task; the gaps are infinite if the kernel matrix is indefinite."""
-        n = len(task.rows)
+    def _solve_chains(self, data: Samples, K: np.ndarray, codes: np.ndarray, weight: np.ndarray, task: _Task) -> Any:
+        """Solve all values of C in each fold; the gaps are infinite if the kernel matrix is indefinite."""
+        rows, n = task.rows, len(task.rows)
         size = padded_size(n)
-        y, weight = np.ones(size), np.zeros((len(task.folds), size))
-        y[:n], weight[:, :n] = np.where(codes[task.rows] == codes[task.rows[0]], 1.0, -1.0), task.weight
-
-        part = np.zeros((size, size), K.dtype)
-        part[:n, :n] = K[np.ix_(task.rows, task.rows)]
-        x = data.features([task.rows], size) if n > MEASURED.samples_of_one_working_set else None
-        gram = data.values.stored(part, data.definite)
-        chain = solve_chains(gram, y, weight, self.Cs_, self.bias, self.tol, x)
-        if is_indefinite(gram, hinge_data(y, weight.max(axis=0), self.bias)):
-            chain = chain._replace(gap=np.full_like(chain.gap, np.inf))
-        return chain._replace(coef=chain.coef[:, :, :n])
+        filled = np.append(rows, np.repeat(rows[:1], size - n))
+        gram, y, chains = data.values.stored(K[np.ix_(filled, filled)], data.definite), np.ones(size), {}
+        y[:n] = np.where(codes[rows] == codes[rows[0]], 1.0, -1.0)
+        x = data.features([rows], size) if n > MEASURED.samples_of_one_working_set else None
+        for fold in task.folds:
+            problem = hinge_data(y, np.append(weight[fold, rows], np.zeros(size - n)), self.bias)
+            chain = solve_chain(gram, problem, self.Cs_, self.tol, x)
+            if is_indefinite(gram, problem):
+                chain = chain._replace(gap=np.full_like(chain.gap, np.inf))
+            chains[fold] = chain._replace(coef=chain.coef[:, :n])
+        return chains
 
     def _warn_of_gaps(self) -> None:
         failed = ~(self.largest_gap_ <= self.tol)  # NaN too
@@ -226,24 +207,3 @@ class SVCPath(KernelClassifier):
                 values[-1][:, test] = np.asarray(fits.margins[fold])[:, test] * y[test]
         self.largest_gap_ = np.max(gaps, axis=0)
         return (values[0] > 0) == (codes == 0) if k == 2 else np.argmax(values, axis=0) == codes
-
-
-def _tasks(classes: list[slice], trains: np.ndarray) -> list[_Task]:
-    """Return the chains of all pairs and folds; from 10 pairs on, all folds of a pair are one task.
-
-    Args:
-        classes: The samples of each class.
-        trains: Factors of C in each fold, `(folds, n)`; 0: not trained on.
-    """
-    places = list(combinations(classes, 2))
-    tasks = []
-    for pair, (i, j) in enumerate(places):
-        rows = np.r_[i, j]
-        folds = np.flatnonzero((trains[:, i].sum(axis=1) > 0) & (trains[:, j].sum(axis=1) > 0))
-        if len(places) >= 10:  # enough pairs for every thread
-            tasks.append(_Task(pair, rows, trains[np.ix_(folds, rows)], folds))
-            continue
-        for fold in folds:
-            present = rows[trains[fold, rows] > 0]
-            tasks.append(_Task(pair, present, trains[fold, present][None], np.array([fold])))
-    return [task for task in tasks if len(task.folds)]

@@ -57,11 +57,8 @@ def cross_fitted(
     Each class is dealt to the folds in turn, in random order; some folds lack a class of fewer samples than folds. If
     the training samples lack a side of a machine, its value is 1 on the other side, as in LIBSVM.
 
-    Args:
-        decide: Maps indices of training samples and of others to values of the others, `(others, machines)`.
-        codes: Classes, increasing, `(n,)`; at least two of them.
-        places: The classes of each machine: a pair, or one against the rest; positive for the first.
-        random: Shuffles the samples.
+    `decide` maps indices of training samples and of others to values of the others, `(others, machines)`. Classes are
+    increasing, `(n,)`, and `places` has those of each machine: a pair, or one against the rest; positive for the first.
     """
     n, k, folds = len(codes), 1 + max(map(max, places)), 5
     fold_of = np.empty(n, int)
@@ -115,11 +112,8 @@ def coupled(pairs: np.ndarray, k: int) -> np.ndarray:
     """Return probabilities of k classes, `(m, k)`: `min sum_{i != j} (r_ji p_i - r_ij p_j)^2` over the simplex.
 
     The signs of p are not constrained: for positive r the solution has none negative (Wu, Lin and Weng 2004,
-    theorem 1), and is that of a linear system of k + 1 equations.
-
-    Args:
-        pairs: `r_ij = P(i | i or j)`, in LIBSVM's order of pairs i < j, `(m, k (k - 1) / 2)`.
-        k: The number of classes.
+    theorem 1), and is that of a linear system of k + 1 equations. `pairs` are `r_ij = P(i | i or j)`, in LIBSVM's order
+    of pairs i < j, `(m, k (k - 1) / 2)`.
     """
     m = len(pairs)
     r = np.zeros((m, k, k))

@@ -168,11 +168,7 @@ class SVR(Regressor):
 def both_sides(target: np.ndarray, upper: np.ndarray, epsilon: float, size: int) -> BoxData:
     """Return the problem of regression: one variable per sample for errors above the tube, then one for errors below.
 
-    Args:
-        target: Targets, `(n,)`.
-        upper: Costs, `(n,)`.
-        epsilon: Half the width of the tube.
-        size: The number of variables, with absent ones.
+    Absent ones fill it up to `size` variables.
     """
     y, q, U = np.ones(size), np.zeros(size), np.zeros(size)
     y[: 2 * len(target)], q[: 2 * len(target)] = tube(target, epsilon)

@@ -71,14 +71,7 @@ LIMITS: dict[str, list[Any]] = {
 def checked(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """Check points, and targets, as scikit-learn does; convert sparse points to CSR without duplicate entries.
 
-    Args:
-        estimator: The estimator, which learns the number and names of features, or has them.
-        X: Points, `(m, d)`: dense, a frame, or sparse of any format. They are not changed.
-        *y: Targets, `(m,)`, or nothing.
-        **options: Options of `sklearn.utils.validation.validate_data`, in place of float64, C order and CSR.
-
-    Returns:
-        The points, or points and targets.
+    Options are those of `sklearn.utils.validation.validate_data`, in place of float64, C order and CSR.
     """
     if y:
         require_own_process()
@@ -110,14 +103,7 @@ def canonical(X: Any) -> Any:
 def labelled(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     """Check labelled samples of a linear classifier; store `classes_`.
 
-    Args:
-        estimator: The estimator, with a `class_weight`.
-        X: Points, `(n, d)`, dense, a frame, or sparse.
-        y: Labels, `(n,)`.
-        sample_weight: Weights of samples, `(n,)`, not negative, or None.
-
-    Returns:
-        The points; the class of each sample, `(n,)`; weights of samples times factors of classes, `(n,)`.
+    Returns points, the class of each sample, `(n,)`, and weights of samples times factors of their classes, `(n,)`.
     """
     X, y = checked(estimator, X, y)
     estimator.classes_, codes = classes_of(y)
@@ -152,15 +138,8 @@ def class_factors(
 ) -> np.ndarray:
     """Return factors of C a class, `(k,)`; 0 leaves the samples of a class out.
 
-    Args:
-        class_weight: A dictionary by label, "balanced", or None.
-        classes: The labels, sorted, `(k,)`.
-        y: The label of each sample, `(n,)`.
-        weight: Weights of samples, `(n,)`, that "balanced" adds up in place of counting samples; those that are not
-            positive count as 0.
-
-    Raises:
-        InputError: If a factor is negative, NaN, infinite or no number.
+    With weights of samples, `(n,)`, "balanced" adds them up in place of counting samples; those that are not positive
+    count as 0.
     """
     for label, factor in class_weight.items() if isinstance(class_weight, dict) else ():
         if not (isinstance(factor, Real) and 0 <= float(factor) < np.inf):
@@ -175,11 +154,7 @@ def class_factors(
 
 
 def sample_weights(sample_weight: Any, n: int) -> np.ndarray:
-    """Return weights of samples, `(n,)`, as LIBSVM reads them: samples of weights that are not positive are left out.
-
-    Raises:
-        ValueError: If the shape differs, a value is not finite, or none is positive.
-    """
+    """Return weights of samples, `(n,)`, as LIBSVM reads them: those that are not positive leave their samples out."""
     if sample_weight is None:
         return np.ones(n)
     weight = np.asarray(sample_weight, np.float64)
@@ -194,13 +169,9 @@ def sample_weights(sample_weight: Any, n: int) -> np.ndarray:
 
 
 def require_classes(codes: np.ndarray, weight: np.ndarray, classes: np.ndarray, every: bool) -> None:
-    """Refuse weights that leave samples of a single class, or, if every class is needed, that leave one out.
+    """Refuse weights `(n,)` that leave samples of a single class, or, if every class is needed, that leave one out.
 
-    Args:
-        codes: The class of each sample, `(n,)`.
-        weight: Weights of samples times factors of classes, `(n,)`; a sample is absent unless it is positive.
-        classes: Labels, sorted, `(k,)`.
-        every: Whether each class is separated from the rest, which needs samples of it; pairs do not.
+    Every class is needed where each is separated from the rest; pairs do not need it.
     """
     present = np.isin(np.arange(len(classes)), codes[weight > 0])
     if present.sum() < 2:
@@ -219,11 +190,7 @@ def costs(C: float, weight: np.ndarray) -> np.ndarray:
 
 
 def require_finite_decisions(values: np.ndarray) -> np.ndarray:
-    """Return decision values unchanged if all are finite.
-
-    Raises:
-        InputError: If kernel values, or their sums, overflowed: such a value is on neither side.
-    """
+    """Return decision values unchanged if all are finite: one that overflowed is on neither side."""
     finite = np.isfinite(values)
     bad = ~(finite if values.ndim == 1 else finite.all(axis=1))
     if bad.any():

@@ -20,12 +20,7 @@ FORMS = (
 
 
 class Fold(NamedTuple):
-    """Masks of the samples that train and of those held out; a sample may do neither.
-
-    Attributes:
-        train: Whether a sample trains, `(n,)`.
-        test: Whether it is held out, `(n,)`; never both.
-    """
+    """Masks of the samples that train and of those held out; a sample may do neither, and never both."""
 
     train: Bool[np.ndarray, " n"]
     test: Bool[np.ndarray, " n"]
@@ -44,19 +39,7 @@ Folds: TypeAlias = "int | Splitter | ArrayLike | Iterable[tuple[ArrayLike, Array
 
 
 def fold_masks(labels: np.ndarray, folds: "Folds", groups: Any = None, seed: int = 0) -> list[Fold]:
-    """Return the folds as masks.
-
-    Args:
-        labels: Labels, `(n,)`: a number of folds is dealt class by class.
-        folds: A number; or an object with `split(X, y, groups)`, as scikit-learn's splitters are; or pairs
-            `(train, test)` in any iterable, each part the indices of samples (array, list, range) or a boolean mask
-            `(n,)`; or the fold of each sample, n integers, with -1 for "never held out".
-        groups: Group of each sample, `(n,)`, for a number of folds or a splitter: groups are held out together.
-        seed: The seed of the shuffle that deals a number of folds.
-
-    Raises:
-        InputError: If the folds have another form, or hold samples that do not exist, or none.
-    """
+    """Return the folds as masks, of any form that `cross_validate` takes; a number of them is dealt class by class."""
     n = len(labels)
     if groups is not None and np.shape(groups) != (n,):
         raise InputError(f"groups has shape {np.shape(groups)}: ({n},) is needed, one a sample.")
@@ -81,11 +64,7 @@ def fold_masks(labels: np.ndarray, folds: "Folds", groups: Any = None, seed: int
 
 
 def require_classes(masks: list[Fold], labels: np.ndarray, weights: np.ndarray) -> None:
-    """Refuse folds without a sample of each class to train on, or without one held out; absent samples do not count.
-
-    Raises:
-        InputError: Naming the fold.
-    """
+    """Refuse folds without a sample of each class to train on, or without one held out; absent samples do not count."""
     for number, fold in enumerate(masks):
         for part, name in ((fold.train & (weights > 0), "left to train on"), (fold.test & (weights > 0), "held out")):
             missing = [sign for sign in (-1, 1) if not (labels[part] == sign).any()]

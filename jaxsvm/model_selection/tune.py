@@ -87,15 +87,10 @@ class Objective(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The results of an evaluation besides the loss.
+    """The results of an evaluation besides the loss."""
 
-    Attributes:
-        fit: The fit; with folds a leading axis, `(k, ...)`.
-        error: The fraction of held-out samples on the wrong side, `()`.
-    """
-
-    fit: Fit
-    error: Float[Array, ""]
+    fit: Fit  # with folds a leading axis, `(k, ...)`
+    error: Float[Array, ""]  # the fraction of held-out samples on the wrong side
 
 
 class Record(NamedTuple):

@@ -13,21 +13,10 @@ from jaxsvm.runtime.arrays import on_device, owned
 
 
 def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> tuple[Array, Any, Any, float]:
-    """Check the labels, bias and weights of a problem of two classes.
+    """Check the labels, bias and weights of a problem of two classes, which messages name.
 
-    Args:
-        gram: A Gram operator of n samples.
-        y: Labels in {-1, +1}, `(n,)`.
-        bias: "regularized", "none" or "free".
-        sample_weight: Non-negative weights, `(n,)`, or None.
-        name: The problem, for messages.
-
-    Returns:
-        Signs `(n,)`; weights, `(n,)` or None; whether the weights can be used, `()`; and 1.0 with a regularised bias,
-        else 0.0.
-
-    Raises:
-        InputError: On anything that makes no problem of two classes.
+    Returns signs `(n,)`; weights, `(n,)` or None; whether the weights can be used, `()`; and 1.0 with a regularised
+    bias, else 0.0.
     """
     if bias not in ("regularized", "none", "free"):
         raise InputError(f'bias is {bias!r}: the {name} problem has "regularized", "none" or "free".')
@@ -38,11 +27,7 @@ def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> tup
 
 
 def vector_dtype(gram: Any) -> Any:
-    """Return the dtype of the data; that of the Gram values if the points are no numbers (precomputed).
-
-    Raises:
-        InputError: If the argument is no Gram operator, for instance the points themselves.
-    """
+    """Return the dtype of the data; that of the Gram values if the points are no numbers (precomputed)."""
     require_part("gram", gram, "expansion", "a Gram operator is needed, such as `jaxsvm.gram(RBF(gamma=0.5), x)`")
     return gram.x.dtype if jnp.issubdtype(gram.x.dtype, jnp.floating) else gram.dtype
 
@@ -84,11 +69,7 @@ def positive_scalar(name: str, value: Any, dtype: Any) -> Float[Array, ""]:
 
 
 def require_positive_scalar(name: str, value: Any) -> None:
-    """Refuse anything but one positive finite number; a traced one passes.
-
-    Raises:
-        InputError: Naming it.
-    """
+    """Refuse anything but one positive finite number; a traced one passes."""
     if np.shape(value) != ():
         raise InputError(f"{name} has shape {np.shape(value)}: one number is needed (use `solve_path` for many).")
     if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):
@@ -147,9 +128,6 @@ def require_costs(C: Any, weight: Any, dtype: Any) -> None:
     """Refuse costs `C w_i` if the dtype cannot hold both `C w_i` and `1 / (C w_i)`; traced ones pass.
 
     A ridge of 0 (from an infinite cost) and a weight rounded to 0 would mark the sample as absent.
-
-    Raises:
-        InputError: Naming the first sample, its cost and the range.
     """
     if not is_concrete(C, weight):
         return

@@ -53,11 +53,8 @@ class BallProblem:
 
     kind = "ball"
     solved_by = "FrankWolfe"
-    corrects = False
     parameter = None
-    restricts = False
-    differentiable = False
-    free_bias = False
+    corrects = restricts = differentiable = free_bias = False
 
     @property
     def operator(self) -> str:
@@ -194,13 +191,7 @@ class BallProblem:
         return alpha / alpha.sum()
 
     def certified(self, alpha: Float[Array, " n"], s: Float[Array, " n"], dtype: np.dtype) -> Answer:
-        """Certify the centre that the caller gets.
-
-        Args:
-            alpha: Coefficients, numbers of `dtype`, `(n,)`.
-            s: `Q alpha`, computed from scratch in twice the precision, `(n,)`.
-            dtype: Dtype of the numbers that are returned, and of `K_ii`.
-        """
+        """Certify the centre that the caller gets; `K_ii` are numbers of `dtype` too."""
         bounds = self._bounds(alpha, s, dtype)
         return Answer(alpha, alpha, jnp.zeros((), alpha.dtype), self.objective(alpha, s), s, bounds)
 
@@ -218,7 +209,7 @@ class BallProblem:
         """Return `R = alpha . s`, which solvers minimise."""
         return alpha @ s
 
-    def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
+    def indefinite(self, R: Float[Array, ""], /) -> Bool[Array, ""]:
         """Return whether the squared radius `-R` is negative by more than rounding."""
         return 32 * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max() < R
 

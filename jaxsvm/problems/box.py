@@ -60,11 +60,8 @@ class BoxProblem(OfSamples):
     vectors = ("y", "q", "c", "squares")
     needs_classes = False
     solved_by = "SMO"
-    corrects = True
-    bounded = True
     parameter = "C"
-    restricts = True
-    differentiable = True
+    corrects = bounded = restricts = differentiable = True
     groups = None  # of variables whose sums are given, each by itself (`jaxsvm.problems.machines`)
 
     gram: Gram
@@ -104,11 +101,6 @@ class BoxProblem(OfSamples):
         """Return the upper bounds `U = C weight`, `(n,)`; 0 for an absent sample."""
         return self.costs
 
-    @property
-    def diagonal(self) -> Float[Array, " n"]:
-        """Return `Q_ii`, `(n,)`."""
-        return self.squares
-
     def at(self, C: ArrayLike, /) -> Self:
         """Return the problem at another C. For `box_problem`, C is a factor of the bounds given."""
         return constraint.checked(super().at(C))
@@ -122,11 +114,6 @@ class BoxProblem(OfSamples):
 
         `q_S - Q_SR a_R` replaces q, `e - c_R' a_R` replaces e, and `constant` makes its objective that of the whole.
         Its solution, put into `fixed`, solves the whole problem if the values of R are those of a solution.
-
-        Args:
-            samples: S, distinct indices, `(m,)`.
-            fixed: A point, `(n,)`, from which the values of R are read; None: they are 0.
-            gram: The Gram operator of S, if it exists already.
         """
         gram = among(self.gram, samples) if gram is None else gram
         parts = _restricted(self, samples, None if fixed is None else jnp.asarray(fixed, self.dtype))
@@ -177,18 +164,8 @@ class BoxProblem(OfSamples):
         a, s = (point[-1], s[-1]) if point.ndim == 2 else (point, s)
         return a @ (s / 2 - self.q) - self.constant
 
-    def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
-        """Return False: the objective proves nothing, since the box bounds it for any kernel."""
-        return jnp.zeros_like(objective, bool)
-
     def certificate(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], bias: Any = None) -> Certificate:
-        """Return the duality gap over `|D|` as if s were exact, for solvers.
-
-        Args:
-            point: A point, see `BoxProblem`.
-            s: `Q` times each row.
-            bias: The b to take; None takes the best one.
-        """
+        """Return the duality gap over `|D|` as if s, `Q` times each row, were exact, for solvers; b is the best one."""
         w_s, a, a_s = (s[0], point[1], s[1]) if point.ndim == 2 else (s, point, s)
         b = self.best_bias(w_s) if bias is None else bias
         r = self.q - w_s - (0 if self.c is None else b * self.c)
@@ -208,13 +185,8 @@ class BoxProblem(OfSamples):
     ) -> Answer:
         """Certify a point, in the numbers that the caller gets.
 
-        A rounded bias, and an equality that rounding misses, add to the gap.
-
-        Args:
-            point: A point, numbers of `dtype`, see `BoxProblem`; its gap is infinite if a leaves the box.
-            s: `Q` times each row, computed from scratch in twice the precision.
-            dtype: Dtype of the numbers that are returned.
-            bias: An unregularised bias; None takes the best one.
+        A rounded bias, and an equality that rounding misses, add to the gap; it is infinite if a leaves the box. The
+        unregularised bias is the best one, unless one is given.
         """
         w, a, w_s, a_s = (*point, *s) if point.ndim == 2 else (point, point, s, s)
         size = jnp.sqrt(jnp.maximum(self.diagonal, 0))

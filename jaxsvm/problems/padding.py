@@ -31,12 +31,7 @@ S = TypeVar("S", bound=OfSamples)
 
 
 def padded(problem: P, gram: Gram | None = None) -> P:
-    """Return a problem padded to its size class; unchanged if it cannot be padded.
-
-    Args:
-        problem: A problem.
-        gram: Its operator of as many points, if it was made for another problem; None makes it.
-    """
+    """Return a problem padded to its size class, on `gram` if another problem has it already; or as it is."""
     if isinstance(problem.gram, SpreadGram):
         return _on_mesh(problem, gram)
     return _padded(problem, gram) if isinstance(problem, OfSamples) and is_concrete(problem) else problem

@@ -24,30 +24,20 @@ from jaxsvm.runtime.programs import Program
 
 
 class OfSamples:
-    """A problem of labelled samples: Gram operator, signs, penalty and weights as given.
-
-    Attributes:
-        gram: The Gram operator of the samples.
-        y: Signs, `(n,)`.
-        weight: Non-negative sample weights, `(n,)`, 0 for an absent sample; None if all are 1.
-        squares: `K_ii + offset`, `(n,)`.
-        feasible: Whether the values make a problem, `()`. Under tracing this is known only at run time.
-        offset: 1.0 with a regularised bias, 0.0 without; static.
-        vectors: Names of the fields of shape `(n,)` but `weight`.
-        needs_classes: Whether other weights must leave a sample of each class.
-    """
+    """A problem of labelled samples: Gram operator, signs, penalty and weights as given."""
 
     gram: Gram
-    y: Float[Array, " n"]
-    weight: Float[Array, " n"] | None
-    squares: Float[Array, " n"]
-    feasible: Bool[Array, ""]
-    offset: float
+    y: Float[Array, " n"]  # signs
+    weight: Float[Array, " n"] | None  # not negative, 0 for an absent sample; None if all are 1
+    squares: Float[Array, " n"]  # `K_ii + offset`
+    feasible: Bool[Array, ""]  # whether the values make a problem; under tracing this is known only at run time
+    offset: float  # 1.0 with a regularised bias, 0.0 without; static
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     operator = "gram"
-    vectors: ClassVar[tuple[str, ...]] = ("y", "squares")
-    needs_classes: ClassVar[bool] = True
+    vectors: ClassVar[tuple[str, ...]] = ("y", "squares")  # fields of shape `(n,)` but `weight`
+    needs_classes: ClassVar[bool] = True  # whether other weights must leave a sample of each class
+    corrects = restricts = differentiable = False  # what a class can do beside a problem's members, it says itself
     C: Any
 
     @property
@@ -88,6 +78,30 @@ class OfSamples:
             return filled(self.y, self.C)
         return computed(lambda _, weight, C: C * weight, self.weight, self.C)
 
+    @property
+    def diagonal(self) -> Float[Array, " n"]:
+        """Return the diagonal of the signed matrix, `(n,)`."""
+        return self.squares
+
+    def indefinite(self, objective: Float[Array, ""], /) -> Bool[Array, ""]:
+        """Return False: the objective proves nothing, since it is bounded for any kernel."""
+        return jnp.zeros_like(objective, bool)
+
+    def on_simplex(self: Any, p: Float[Array, " n"], otherwise: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return p clipped at 0 and scaled to a sum of 1; with a free bias, half of it in each class.
+
+        A part of which nothing is left, a class or the whole, gets the shares `otherwise`, `(n,)`.
+        """
+        present = self.present
+        p = jnp.where(present, jnp.maximum(p, 0), 0)
+
+        def share(members: Array) -> Array:
+            part = jnp.where(members, p, 0)
+            part = jnp.where(part.sum() > 0, part, jnp.where(members & present, otherwise, 0))
+            return part / part.sum()
+
+        return (share(self.y > 0) + share(self.y < 0)) / 2 if self.free_bias else share(present)
+
     def at(self, C: ArrayLike, /) -> Self:
         """Return the problem at another C. For `box_problem`, C is a factor of the bounds given."""
         arguments.require_positive_scalar("C", C)
@@ -112,13 +126,7 @@ P = TypeVar("P", bound=OfSamples)
 def checked(problem: P, usable: Any = True, classes: bool = True) -> P:
     """Refuse costs, labels and weights that make no problem; traced ones are marked as not feasible at run time.
 
-    Args:
-        problem: A problem whose values were just given.
-        usable: Whether weights can be used, `()`.
-        classes: Whether each class needs a present sample.
-
-    Raises:
-        InputError: On concrete values that make no problem.
+    `usable` says whether weights can be used, `()`, and `classes` whether each class needs a present sample.
     """
     C, weight = problem.C, problem.weight
     arguments.require_costs(C, weight, problem.dtype)

@@ -55,10 +55,7 @@ class SlackProblem(OfSamples):
 
     kind = "slack"
     solved_by = "StochasticBatchPerceptron"
-    corrects = False
     parameter = "nu"
-    restricts = False
-    differentiable = False
 
     gram: Gram
     y: Float[Array, " n"]
@@ -73,11 +70,6 @@ class SlackProblem(OfSamples):
     def C(self) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)
         """Return 1: weights are costs."""
         return computed(lambda xp, nu: xp.ones_like(nu), self.nu)
-
-    @property
-    def diagonal(self) -> Float[Array, " n"]:
-        """Return `Q_ii`, `(n,)`."""
-        return self.squares
 
     @property
     def equality(self) -> None:
@@ -148,24 +140,12 @@ class SlackProblem(OfSamples):
 
     def feasible_point(self, p: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return p clipped at 0 and scaled onto the simplex; with a free bias, half of the mass in each class."""
-        p = jnp.where(self.present, jnp.maximum(p, 0), 0)
-
-        def share(members: Array) -> Array:
-            part = jnp.where(members, p, 0)
-            part = jnp.where(part.sum() > 0, part, jnp.where(members, self.weights, 0))
-            return part / part.sum()
-
-        if not self.free_bias:
-            return share(self.present)
-        return (share((self.y > 0) & self.present) + share((self.y < 0) & self.present)) / 2
+        return self.on_simplex(p, self.weights)
 
     def length_of(self, p: Float[Array, " n"], row: Float[Array, " n"], error: Number = 0.0) -> Float[Array, ""]:
         """Return `|sum_i p_i y_i phi_i|`, `()`; from features if there are any, since its square loses half the digits.
 
-        Args:
-            p: A distribution, in any scale, `(n,)`.
-            row: `Qp`, `(n,)`; not used if there are features.
-            error: A bound on the rounding of `p'Qp`, `()`; 0 asks for no allowance.
+        `row` is `Qp`, and `error` a bound on the rounding of `p'Qp`; 0 asks for no allowance.
         """
         x = self.gram.design
         if x is None:
@@ -188,10 +168,6 @@ class SlackProblem(OfSamples):
         del point
         return -self.level(s[0]).level
 
-    def indefinite(self, objective: Float[Array, ""]) -> Bool[Array, ""]:
-        """Return False: the level proves nothing."""
-        return jnp.zeros_like(objective, bool)
-
     def certificate(self, point: Float[Array, "two n"], s: Float[Array, "two n"]) -> Certificate:
         """Return `sqrt(p'Qp) + V max_i p_i / weight_i` (primal: above the optimum) and the level of w (dual: below it).
 
@@ -209,11 +185,6 @@ class SlackProblem(OfSamples):
         The level is that of the unit vector along w with the returned bias, less what rounding `w / level` to `dtype`
         may take from it. If w = 0 has no lower level, and p proves that no w has one that is higher by more than
         rounding, the answer is w = 0. Else w = 0 must not win, since at a large nu all levels are near nu.
-
-        Args:
-            point: Coefficients a of w and p, numbers of `dtype`.
-            s: `Q` times both, computed from scratch in twice the precision.
-            dtype: Dtype of the numbers that are returned.
         """
         a, p = point
         size, eps = jnp.sqrt(jnp.maximum(self.diagonal, 0)), rounding(self.n, s.dtype)

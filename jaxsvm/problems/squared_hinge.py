@@ -55,11 +55,9 @@ class SquaredHingeProblem(OfSamples):
 
     kind = "squared hinge"
     solved_by = "FrankWolfe"
-    corrects = False
-    bounded = False
     parameter = "C"
-    restricts = True
-    differentiable = True
+    bounded = False
+    restricts = differentiable = True
 
     gram: Gram
     y: Float[Array, " n"]
@@ -144,17 +142,7 @@ class SquaredHingeProblem(OfSamples):
 
         If nothing is left of a class, or of the whole, its samples get equal weights.
         """
-        present = self.present
-        beta = jnp.where(present, jnp.maximum(beta, 0), 0)
-
-        def share(members: Array) -> Array:
-            part = jnp.where(members, beta, 0)
-            part = jnp.where(part.sum() > 0, part, (members & present).astype(beta.dtype))
-            return part / part.sum()
-
-        if not self.free_bias:
-            return share(present)
-        return (share(self.y > 0) + share(self.y < 0)) / 2
+        return self.on_simplex(beta, self.present.astype(beta.dtype))
 
     def margins(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return `s_i - alpha_i / C_i`, which does not depend on C; `y_i f(x_i)` of a point in primal scale."""
@@ -170,11 +158,7 @@ class SquaredHingeProblem(OfSamples):
         return margins + self.ridge * alpha
 
     def require_ball(self) -> None:
-        """Refuse an SVM that is no ball: it is one only if the diagonal of `Kt` is constant.
-
-        Raises:
-            InputError: With how far its entries differ.
-        """
+        """Refuse an SVM that is no ball: it is one only if the diagonal of `Kt` is constant."""
         if not is_concrete(self):
             return
         diagonal = np.asarray(self.diagonal)[np.asarray(self.present)]
@@ -200,7 +184,7 @@ class SquaredHingeProblem(OfSamples):
         square, total = sums(alpha * s, alpha)
         return square / total**2
 
-    def indefinite(self, R: Float[Array, ""]) -> Bool[Array, ""]:
+    def indefinite(self, R: Float[Array, ""], /) -> Bool[Array, ""]:
         """Return whether `R` is negative by more than rounding, so that Kt is not positive semidefinite."""
         return -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R
 
@@ -233,17 +217,9 @@ class SquaredHingeProblem(OfSamples):
         )
 
     def certified(self, beta: Float[Array, " n"], s: Float[Array, " n"], dtype: np.dtype) -> Answer:
-        """Certify a point, in the numbers that the caller gets.
+        """Certify a point, in the numbers that the caller gets: `y beta`, and beta over its sum.
 
-        Args:
-            beta: Coefficients in primal scale (`alpha / R`), not negative, numbers of `dtype`, `(n,)`. Any other scale
-            is
-                valid too, with a slightly larger primal.
-            s: `Kt beta`, computed from scratch in twice the precision, `(n,)`.
-            dtype: Dtype of the numbers that are returned.
-
-        Returns:
-            The result: `dual_coef` is `y beta`, `alpha` is beta over its sum, rounded.
+        Its scale is that of the primal (`alpha / R`); any other is valid too, with a slightly larger primal.
         """
         C, y, own = self.costs, self.y, self.ridge * beta
         margins = s - own

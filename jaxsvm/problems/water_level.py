@@ -311,12 +311,7 @@ def _balanced(over: Array, rounding: Array, y: Array, w: Array) -> tuple[Array, 
 
     In each class the samples below the level are covered, and as much of those at the level as makes the covered masses
     equal. If that is all of them or none, the classes can be moved against each other without changing the level.
-
-    Args:
-        over: Heights above the level, `(n,)`.
-        rounding: Bounds on their rounding, `(n,)`.
-        y: Signs, `(n,)`.
-        w: Widths, `(n,)`.
+    `over` are heights above the level, `rounding` bounds on their rounding, and w widths, `(n,)` each.
     """
     sides = [(y * sign > 0) & (w > 0) for sign in (1, -1)]
     # At a best bias each class has a covered sample, whatever rounding says.

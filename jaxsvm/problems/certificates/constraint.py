@@ -51,11 +51,8 @@ def _movers(problem: BoxForm, c: Any, a: Float[Array, " n"]) -> tuple[Array, Arr
     """Return by how much `c'a` is above e, 0 if rounding explains it, and which samples move to bring it back.
 
     Only samples inside the box move if they suffice, since derivatives depend on which samples are at a bound; else
-    only the support: the others would become support, a whole class of them, for a rounding error.
-
-    Returns:
-        The excess, `()`; the bound that each sample moves toward, `(n,)`; which ones do, `(n,)`; by how much all of
-        them can change `c'a`, `()`.
+    only the support: the others would become support, a whole class of them, for a rounding error. Returned are the
+    excess, the bound that each sample moves toward, which ones do, and by how much all of them can change `c'a`.
     """
     met, size = sums(c * a, jnp.abs(c * a))
     too_much = jnp.where(jnp.abs(met - problem.e) <= _rounding(problem, size), 0, met - problem.e)

@@ -37,20 +37,13 @@ def beside(
 ) -> tuple[Array, Array, Array]:
     """Find a w with a smaller primal value near that of a dual point.
 
-    The w of the dual point itself is returned if its relative gap is within `tol`, unless `anyway` holds.
+    The w of the dual point itself is returned if its relative gap is within `tol`, unless `anyway` holds, since a
+    certificate's allowance for rounding adds to the gap.
 
-    Args:
-        problem: A `BoxProblem` in twice the precision.
-        a: A dual point of it, numbers of `dtype`, `(n,)`.
-        s: Its `Qa`, `(n,)`.
-        dtype: Dtype of the numbers that are returned.
-        tol: The relative gap that is good enough, > 0.
-        anyway: Whether to search in any case, since a certificate's allowance for rounding adds to the gap, `()`.
-        w: The solution's w in the space of the features (`Solver.feature_weights`), if known.
-        by_features: Whether to find such a w for a kernel of few features, if it is not known.
-
-    Returns:
-        Coefficients of w and the dual point, `(2, n)`; `Q` times each; and the best bias of w, `()`.
+    The problem is in twice the precision, and its point a in numbers of `dtype`, those that are returned; `s = Qa`. A w
+    in the space of the features (`Solver.feature_weights`) is taken if it is known; `by_features` says whether to find
+    it for a kernel of few features. Returns coefficients of w and the dual point, `(2, n)`; `Q` times each; and the
+    best bias of w.
     """
     # By how much w must grow is not known: candidates grow by factors of 3 from a rounding to a hundredth.
     unit = float(jnp.finfo(dtype).eps)
@@ -123,15 +116,8 @@ def corrected(
 ) -> Float[Array, "k n"]:
     """Return coefficients of candidates for w: the given w and two longer ones, or one with margins q on the support.
 
-    The change of w is a combination of d samples that are chosen by pivots, preferably with `a = 0`.
-
-    Args:
-        problem: The problem.
-        x: `X (n, d)` with `K = X X'`, dense; or sparse, if w is known.
-        a: A dual point, `(n,)`.
-        s: Its `Qa`, `(n,)`.
-        dtype: Dtype of the numbers that are returned.
-        w: The solution's w in the space of the features, `(p,)`, or None.
+    The change of w is a combination of d samples that are chosen by pivots, preferably with `a = 0`. `K = X X'` of a
+    dense x `(n, d)`, or a sparse one if w is known.
     """
     H = Signed.of(problem, x, s.dtype)
     if w is None:

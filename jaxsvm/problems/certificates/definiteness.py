@@ -36,11 +36,7 @@ def is_indefinite(problem: Problem) -> Bool[Array, ""]:
 
 
 def vouched(problem: P) -> P:
-    """Mark the Gram operator of a concrete problem as positive semidefinite; test its matrix if its kernel may not be.
-
-    Raises:
-        InputError: If the matrix has a clearly negative eigenvalue.
-    """
+    """Mark the Gram operator of a concrete problem as positive semidefinite; refuse it if it is not."""
     if problem.gram.definite:
         return problem
     with jax.ensure_compile_time_eval():  # a concrete problem may occur inside a user's jit
@@ -58,11 +54,7 @@ def negative_curvature(problem: Problem, everywhere: bool = False) -> Bool[Array
 
     Points move among the samples that are present and, with an equality, along it. Twelve products with a matrix of
     more than 8,192 samples may miss a small eigenvalue. One of `-16 eps n max|K|`, with the eps of the entries, may be
-    rounding.
-
-    Args:
-        problem: Any problem, its vectors in the precision to compute in.
-        everywhere: Whether to test directions off the equality as well; static.
+    rounding. `everywhere` tests directions off the equality as well.
     """
     present, u = problem.present, None if everywhere else problem.equality
     u = None if u is None else jnp.where(present, u, 0) / jnp.linalg.norm(jnp.where(present, u, 0))

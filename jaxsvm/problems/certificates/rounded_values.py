@@ -27,13 +27,7 @@ def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) ->
     four, and never too low by more than 5 times. So where it is above a fifth of the gap that is asked for, the fit of
     the largest estimate is certified once more, with exact values: what is said is that gap (of more than 8,192
     samples the estimate). A linear kernel is evaluated from its points, and a precomputed matrix or features are the
-    problem itself: these pass.
-
-    Args:
-        problem: The problem, of concrete arrays.
-        fits: Its fit, or several along the first axis.
-        tol: The gap that was asked for.
-        Cs: The value of C of each fit, if they are not the problem's own.
+    problem itself: these pass. Fits of a path lie along the first axis, and `Cs` has their values of C.
     """
     gram = problem.gram
     given = isinstance(gram.kernel, Linear | Precomputed) or getattr(gram, "design", None) is not None
