@@ -53,7 +53,7 @@ LINES = {
     "face": 322,
     "gram": 1_457,
     "kernels": 963,
-    "loop": 2_675,
+    "loop": 2_665,
     "model_selection": 1_047,
     "models": 1_777,
     "numerics": 1_657,
