@@ -473,15 +473,6 @@ def test_kernel_values_that_overflow_are_refused():
             machine.fit(huge, np.arange(20) % 2)
 
 
-def test_names_of_columns_are_kept():
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(X, columns=["a", "b", "c", "d"])
-    fitted = estimators.SVC().fit(frame, Y)
-    assert list(fitted.feature_names_in_) == ["a", "b", "c", "d"]
-    with pytest.raises(ValueError, match="feature names"):
-        fitted.predict(frame[["b", "a", "c", "d"]])
-
-
 def test_without_scikit_learn_the_library_imports_and_estimators_say_what_to_install():
     program = (
         "import sys; sys.modules['sklearn'] = None\n"

@@ -38,16 +38,7 @@ from jaxsvm.runtime.arrays import computed, in_a_line, transfers
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class BallProblem:
-    """The minimum enclosing ball of the feature points. Build it with `meb_problem`.
-
-    Attributes:
-        gram: The kernel matrix of the points, as an operator.
-        moved: The operator of the points less their mean, if that is better; else None.
-        squares: `K_ii` of the points that the problem computes with, `(n,)`.
-        mask: Points of positive weight, `(n,)`; None if all count.
-        coincide: Whether all points that count are equal, so that the radius is 0 whatever the rounding, `()`.
-        feasible: Whether the values make a problem, `()`.
-    """
+    """The minimum enclosing ball of the feature points. Build it with `meb_problem`."""
 
     __repr__ = in_a_line
 
@@ -62,10 +53,10 @@ class BallProblem:
         return "gram" if self.moved is None else "moved"
 
     gram: Gram
-    moved: Gram | None
-    squares: Float[Array, " n"]
-    mask: Bool[Array, " n"] | None
-    coincide: Bool[Array, ""]
+    moved: Gram | None  # the operator of the points less their mean, if that is better
+    squares: Float[Array, " n"]  # `K_ii` of the points that the problem computes with
+    mask: Bool[Array, " n"] | None  # points of positive weight; None if all count
+    coincide: Bool[Array, ""]  # whether all points that count are equal: the radius is 0 whatever the rounding
     feasible: Bool[Array, ""]
 
     @property

@@ -45,13 +45,6 @@ class BoxProblem(OfSamples):
 
     A *point* of it is a feasible `a`, `(n,)`. For solvers whose w is not made of their dual variables it has two rows,
     `(2, n)`: any coefficients of a w of the primal, and a feasible `a`.
-
-    Attributes (beside those of `OfSamples`):
-        q: The linear term, `(n,)`: 1 for an SVM.
-        c: The equality constraint's coefficients, `(n,)`; None if there is none.
-        e: Its right-hand side, `()`.
-        C: The factor of the weights in the bounds, `()`; `at` takes another one.
-        constant: The share of fixed samples in the dual objective, `()`; 0 for a whole problem.
     """
 
     __repr__ = in_a_line
@@ -66,12 +59,12 @@ class BoxProblem(OfSamples):
 
     gram: Gram
     y: Float[Array, " n"]
-    q: Float[Array, " n"]
+    q: Float[Array, " n"]  # the linear term: 1 for an SVM
     weight: Float[Array, " n"] | None
-    c: Float[Array, " n"] | None
-    e: Float[Array, ""]
-    C: Float[Array, ""]
-    constant: Float[Array, ""]
+    c: Float[Array, " n"] | None  # coefficients of the equality constraint; None if there is none
+    e: Float[Array, ""]  # its right-hand side
+    C: Float[Array, ""]  # the factor of the weights in the bounds; `at` takes another one
+    constant: Float[Array, ""]  # the share of fixed samples in the dual objective; 0 for a whole problem
     squares: Float[Array, " n"]
     feasible: Bool[Array, ""]
     offset: float = dataclasses.field(metadata={"static": True})

@@ -213,14 +213,10 @@ class Restrictable(Parametric, OfSignedMatrix, Protocol):
         """Return the products of a point from its `margins`, whatever C these were computed at."""
 
     def restrict(self, samples: Any, fixed: Any = None, gram: Gram | None = None) -> Self:
-        """Return the problem of some samples while the others keep their values.
+        """Return the problem of some samples, by index `(m,)`, while the others keep their values of `fixed`, `(n,)`.
 
-        Its objective is that of the whole problem.
-
-        Args:
-            samples: Distinct indices, int `(m,)`.
-            fixed: Values of the others, read from `(n,)`; None for 0, the only choice where not `bounded`.
-            gram: The Gram operator of `samples`, if it exists already.
+        Its objective is that of the whole problem. None stands for 0, the only choice where not `bounded`; `gram` is
+        the operator of these samples, if it exists already.
         """
 
 
@@ -233,9 +229,8 @@ class Differentiable(OfSignedMatrix, Protocol):
     def active_set(self, values: Any, before: Active | None = None) -> Active:
         """Return the sets of samples that a solution's values imply, as masks without derivatives.
 
-        Args:
-            values: Those of a fit, or of the solution on the sets `before`.
-            before: Previous sets: a sample within rounding of a kink stays in its set.
+        They are those of a fit, or of the solution on sets `before`: a sample within rounding of a kink stays in its
+        set.
         """
 
     @property
@@ -263,21 +258,13 @@ PROBLEMS = {
 
 
 def require_problem(problem: Any) -> None:
-    """Refuse an argument that is no problem.
-
-    Raises:
-        InputError: Naming the functions that build one.
-    """
+    """Refuse an argument that is no problem, naming the functions that build one."""
     makers = "one of `svm_problem`, `hinge_problem`, `box_problem`, `slack_problem` or `meb_problem`"
     require_part("problem", problem, "kind", f"{makers} is needed")
 
 
 def require_differentiable(problem: Any) -> Differentiable:
-    """Return a problem that has derivatives; refuse any other argument.
-
-    Raises:
-        InputError: Naming it, and the problems that have derivatives.
-    """
+    """Return a problem that has derivatives; refuse any other argument."""
     require_problem(problem)
     if not problem.differentiable:
         raise InputError(
@@ -286,10 +273,6 @@ def require_differentiable(problem: Any) -> Differentiable:
             "are meant."
         )
     return problem
-
-
-# pyright: reportReturnType=false
-# (Docstrings are the bodies of members of a protocol.)
 
 
 class SimplexPart(Protocol):
@@ -332,11 +315,7 @@ class SimplexForm(Problem, SimplexPart, Protocol):
         """Return the squared distances of the points from the centre `sum_i alpha_i z_i`, `(n,)`."""
 
     def require_ball(self) -> None:
-        """Refuse a problem that is no minimum enclosing ball.
-
-        Raises:
-            InputError: With the reason.
-        """
+        """Refuse a problem that is no minimum enclosing ball."""
 
     def enclosing(self, fit: Fit) -> tuple[Array, Array, Array]:
         """Return a fit's squared radii, from above and below, and the squared norm of its centre."""
@@ -397,16 +376,11 @@ class Restricted:
     """Some vertices of a problem: columns of length m, computed on demand.
 
     An index may occur several times: the matrix is still positive semidefinite, and the masses add.
-
-    Attributes:
-        problem: The whole problem.
-        indices: Indices of the vertices, `(m,)`.
-        mask: Vertices that steps may move toward, `(m,)`.
     """
 
-    problem: SimplexForm
+    problem: SimplexForm  # the whole one
     indices: Int[Array, " m"]
-    mask: Bool[Array, " m"] | None
+    mask: Bool[Array, " m"] | None  # vertices that steps may move toward
 
     @property
     def diagonal(self) -> Float[Array, " m"]:

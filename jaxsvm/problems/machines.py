@@ -97,17 +97,14 @@ class NuProblem(BoxProblem):
 
     Of two classes q is 0; a solution divided by its margin r is that of the hinge problem at `C = 1 / r`. Of regression
     q has the targets, and a solution is that of a tube whose width the sums determine. As such solutions are certified.
-    Build it with `nu_problem`.
-
-    Attributes (beside those of `BoxProblem`, where e is the sum of each group):
-        tube: Whether it is one of regression; static.
+    Build it with `nu_problem`; e is the sum of each group.
     """
 
     kind = "nu"
     parameter = None
     restricts = corrects = differentiable = False
 
-    tube: bool = dataclasses.field(default=False, metadata={"static": True})
+    tube: bool = dataclasses.field(default=False, metadata={"static": True})  # whether it is one of regression
 
     @property
     def groups(self) -> Bool[Array, " n"]:

@@ -45,10 +45,6 @@ class SlackProblem(OfSamples):
 
     A *point* of it has two rows, `(2, n)`: coefficients a of `w = sum_i a_i y_i phi_i` with `|w| <= 1`, and a
     distribution p, the dual variable.
-
-    Attributes (beside those of `OfSamples`):
-        nu: The mean slack allowed, in units of margin, `()`.
-        free_bias: Whether there is an unregularised bias, so that p has half of its mass in each class; static.
     """
 
     __repr__ = in_a_line
@@ -59,12 +55,12 @@ class SlackProblem(OfSamples):
 
     gram: Gram
     y: Float[Array, " n"]
-    nu: Float[Array, ""]
+    nu: Float[Array, ""]  # the mean slack allowed, in units of margin
     weight: Float[Array, " n"] | None
     squares: Float[Array, " n"]
     feasible: Bool[Array, ""]
     offset: float = dataclasses.field(metadata={"static": True})
-    free_bias: bool = dataclasses.field(metadata={"static": True})
+    free_bias: bool = dataclasses.field(metadata={"static": True})  # then p has half of its mass in each class
 
     @property
     def C(self) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)

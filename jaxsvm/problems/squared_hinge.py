@@ -44,12 +44,7 @@ from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, transf
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SquaredHingeProblem(OfSamples):
-    """The squared-hinge SVM on the simplex. Build it with `svm_problem`.
-
-    Attributes (beside those of `OfSamples`):
-        C: The penalty, `()`.
-        free_bias: Whether there is an unregularised bias, so that `y . alpha = 0`; static.
-    """
+    """The squared-hinge SVM on the simplex. Build it with `svm_problem`."""
 
     __repr__ = in_a_line
 
@@ -66,7 +61,7 @@ class SquaredHingeProblem(OfSamples):
     squares: Float[Array, " n"]
     feasible: Bool[Array, ""]
     offset: float = dataclasses.field(metadata={"static": True})
-    free_bias: bool = dataclasses.field(default=False, metadata={"static": True})
+    free_bias: bool = dataclasses.field(default=False, metadata={"static": True})  # then y . alpha = 0
 
     @property
     def ridge(self) -> Float[Array, " n"]:
