@@ -30,8 +30,7 @@ from jaxsvm.errors import (
 from jaxsvm.gram.build import gram
 from jaxsvm.loop import implicit
 from jaxsvm.loop.driver import fit
-from jaxsvm.model_selection.cross_validation import CrossValidation, WidthValidation, cross_validate
-from jaxsvm.model_selection.grid import C_grid
+from jaxsvm.model_selection.cross_validation import C_grid, CrossValidation, WidthValidation, cross_validate
 from jaxsvm.models import interchange
 from jaxsvm.models.enclosing_ball import Ball, ball, is_coreset
 from jaxsvm.models.machines import Machines, fit_many, one_versus_one, one_versus_rest

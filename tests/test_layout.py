@@ -49,18 +49,18 @@ LINES = {
     "datasets": 2_247,
     "derivatives": 506,
     "designs": 2_445,
-    "estimators": 2_895,
-    "face": 322,
+    "estimators": 2_878,
+    "face": 321,
     "gram": 1_457,
     "kernels": 963,
     "loop": 2_665,
-    "model_selection": 1_047,
+    "model_selection": 1_032,
     "models": 1_777,
     "numerics": 1_657,
     "path": 2_386,
     "plots": 439,
     "points": 383,
-    "problems": 3_320,
+    "problems": 3_266,
     "relational": 3_965,
     "results": 658,
     "runtime": 1_230,
@@ -68,7 +68,7 @@ LINES = {
     "solvers": 5_994,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1646, 228
+OWN_IMPORTS, FILES = 1641, 228
 """Lines that import from this library, and files."""
 
 

@@ -12,7 +12,7 @@ from samples import data, gram, hinge, svm
 import jaxsvm
 from jaxsvm import coresets, screening
 from jaxsvm.kernels import RBF, Linear
-from jaxsvm.model_selection.grid import end_of
+from jaxsvm.model_selection.cross_validation import end_of
 
 X, Y = data()
 

@@ -14,8 +14,7 @@ from jaxsvm.cli.options import Number, Text, Training, of_model, of_output, posi
 from jaxsvm.cli.page import page_of
 from jaxsvm.cli.report import Interrupts, check_writable, complain, finish, save, show
 from jaxsvm.errors import InputError, require
-from jaxsvm.model_selection.cross_validation import CrossValidation, Scores, WidthValidation
-from jaxsvm.model_selection.grid import end_of
+from jaxsvm.model_selection.cross_validation import CrossValidation, Scores, WidthValidation, end_of
 from jaxsvm.models.libsvm import model_of
 from jaxsvm.plots.axes import figure_class
 

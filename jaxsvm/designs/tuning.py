@@ -17,8 +17,7 @@ from jaxsvm.designs.fit import DesignFit, cross_validate, fit, over
 from jaxsvm.errors import InputError
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.interruption import answering
-from jaxsvm.model_selection.cross_validation import Scores
-from jaxsvm.model_selection.grid import end_of
+from jaxsvm.model_selection.cross_validation import Scores, end_of
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_positive, require_seconds, require_whole
 

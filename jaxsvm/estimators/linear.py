@@ -234,24 +234,14 @@ class NystroemSVC(LinearClassifierMixin, JaxsvmEstimator):
     Args:
         n_components: The number of features, >= 1; at most that of samples for "nystroem".
         kernel: "rbf", "laplacian", "poly", "sigmoid", or a kernel of `jaxsvm.kernels`.
-        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
-        degree: The degree of "poly", >= 1.
-        coef0: The constant of "poly" (>= 0) and "sigmoid".
         method: "nystroem" or "fourier" (for "rbf" and "laplacian").
         landmarks: "pivoted" or "random".
-        loss: "squared_hinge" or "hinge".
-        C: The cost of a loss of 1, > 0; times class and sample weights.
-        tol: The relative duality gap to certify for each class, > 0.
-        class_weight: Factors of C by class, "balanced", or None.
         random_state: The seed of landmarks and frequencies.
 
     Attributes:
-        classes_: Labels, sorted, `(k,)`.
         coef_: Weights of the features, `(1, r)` or `(k, r)`.
-        intercept_: Biases.
-        certificate_: Primal value, dual value and relative gap of each class.
-        n_iter_: The largest number of steps of a class.
-        fit_status_: 0, or 1 if a class is not certified to `tol`.
+
+    Parameters of the kernel are those of `SVC`; all others, and other attributes, those of `LinearSVC`.
     """
 
     n_components: int = 100
@@ -333,17 +323,13 @@ class CoresetSVC(LinearEstimator):
         C: The cost of a unit of slack, > 0.
         m: The number of points of a coreset, >= 2; ten times d is a good size.
         tol: The relative duality gap of the fit to the coreset, > 0.
-        class_weight: Factors of C by class, "balanced", or None.
         random_state: The seed of the draws.
 
     Attributes:
-        classes_: Labels, sorted, `(k,)`.
-        coef_: Weights, `(1, d)` or `(k, d)`.
-        intercept_: Biases.
         coreset_sizes_: The number of points of each coreset.
         certificate_: Primal value, dual value and relative gap of each class, on its coreset.
-        n_iter_: The largest number of steps of a class.
-        fit_status_: 0, or 1 if a class is not certified to `tol`.
+
+    All other parameters and attributes are those of `LinearSVC`.
     """
 
     C: float = 1.0

@@ -21,9 +21,8 @@ from jaxsvm.loop.chains import solve_chain
 from jaxsvm.loop.interruption import answering
 from jaxsvm.loop.many import hinge_data, is_indefinite, padded_size, solve_many
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.model_selection.cross_validation import Scores, cross_validate
+from jaxsvm.model_selection.cross_validation import C_grid, Scores, cross_validate
 from jaxsvm.model_selection.folds import Folds
-from jaxsvm.model_selection.grid import C_grid
 from jaxsvm.models.machines import votes
 from jaxsvm.path.solve import checked_values
 from jaxsvm.problems.arguments import require_costs

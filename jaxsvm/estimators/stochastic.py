@@ -109,12 +109,11 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
         random_state: The seed of the order of samples in `fit`.
 
     Attributes:
-        classes_: Labels, sorted, `(k,)`.
-        coef_: Weights, `(1, d)` for two classes, else `(k, d)`.
-        intercept_: Biases, `(1,)` or `(k,)`.
         loss_: Mean hinge loss of each batch before its step, `(1,)` or `(k,)`: progressive validation.
         n_iter_: Passes of the last `fit`, 1 after `partial_fit`.
         t_: The number of steps taken.
+
+    `classes_`, `coef_` and `intercept_` are those of `LinearSVC`.
     """
 
     alpha: float = 1e-4
