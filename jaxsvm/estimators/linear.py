@@ -35,6 +35,7 @@ from jaxsvm.estimators.validation import (
     Seed,
     checked,
     labelled,
+    require_finite_decisions,
     signs_against_rest,
 )
 from jaxsvm.gram.build import gram as gram_of
@@ -301,10 +302,13 @@ class NystroemSVC(LinearClassifierMixin, JaxsvmEstimator):
             ]
         return np.concatenate(blocks)[: len(X)]
 
+    @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values of points `(m, d)`: `(m,)` for two classes, positive for the second, else `(m, k)`."""
         check_is_fitted(self)
-        return self._linear.decision_function(self._features(checked(self, X, accept_sparse=False, reset=False)))
+        features = self._features(checked(self, X, accept_sparse=False, reset=False))
+        values = require_finite_decisions(features @ self._linear.coef_.T + self._linear.intercept_)
+        return values[:, 0] if values.shape[1] == 1 else values
 
 
 @jax.jit
