@@ -44,7 +44,7 @@ TYPES_RUN_UP = {*("relational/counting/sampling.py")}
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_898,
+    "cli": 1_897,
     "coresets": 2_686,
     "datasets": 2_247,
     "derivatives": 506,
@@ -68,7 +68,7 @@ LINES = {
     "solvers": 5_994,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1641, 228
+OWN_IMPORTS, FILES = 1632, 228
 """Lines that import from this library, and files."""
 
 
