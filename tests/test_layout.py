@@ -49,7 +49,7 @@ LINES = {
     "datasets": 2_247,
     "derivatives": 506,
     "designs": 2_445,
-    "estimators": 2_878,
+    "estimators": 2_875,
     "face": 321,
     "gram": 1_457,
     "kernels": 963,

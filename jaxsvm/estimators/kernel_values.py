@@ -222,7 +222,7 @@ def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) 
         return KernelValues("precomputed", {}, None)
     if kernel == "linear":
         return KernelValues("linear", {}, Linear())
-    width = resolved_gamma(gamma, X)
+    width = 1.0 / X.shape[1] if gamma == "auto" else float(gamma_scale(X) if gamma == "scale" else gamma)
     width_or_tiny = np.float64(max(width, 1e-300))  # scikit-learn takes 0: a constant kernel
     if kernel == "rbf":
         return KernelValues("rbf", {"gamma": width}, RBF(width_or_tiny))
@@ -237,13 +237,6 @@ def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) 
         )
     polynomial = Polynomial(int(degree), width_or_tiny, np.float64(coef0))
     return KernelValues("poly", {**parameters, "degree": int(degree)}, polynomial)
-
-
-def resolved_gamma(gamma: Any, X: Any) -> float:  # noqa: N803
-    """Return gamma as a number: scikit-learn's "scale" is `1 / (d var(X))`, "auto" is `1 / d`."""
-    if gamma == "auto":
-        return 1.0 / X.shape[1]
-    return float(gamma_scale(X) if gamma == "scale" else gamma)
 
 
 class Samples(NamedTuple):
