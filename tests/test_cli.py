@@ -570,12 +570,14 @@ fit --kernel linear --gamma scale | --gamma
 fit --degree 3 | --degree
 fit --kernel sigmoid --degree 2 | --degree
 fit --kernel laplacian --coef0 0 | --coef0
-fit --kernel polynomial --coef0 nan | --coef0
-fit --C -1 | --C
-fit --C nan | --C
+fit --kernel polynomial --coef0 nan | coef0 is nan
+fit --C -1 | C is -1
+fit --C nan | C is nan
 fit --C abc | --C
-fit --tol 0 | --tol
+fit --tol 0 | tol is 0
 fit --tol abc | --tol
+fit --tol 0 --solver away | tol is 0
+several --tol nan | tol
 fit --test-fraction 1 | --test-fraction
 fit --test-fraction 0.001 | --test-fraction
 fit --max-steps -1 | --max-steps

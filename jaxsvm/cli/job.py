@@ -26,7 +26,7 @@ from jaxsvm.models.description import kernel_to_dict, scikit_learn_kernel
 from jaxsvm.models.libsvm import model_of
 from jaxsvm.models.model import Model, compact, is_right, predict
 from jaxsvm.points.checks import is_sparse
-from jaxsvm.results.fit import Certificate, Fit
+from jaxsvm.results.fit import Fit
 from jaxsvm.results.status import Status
 
 
@@ -106,7 +106,7 @@ class Job:
         """Return the score of a solution on the samples held out; None if there are none."""
         if self.test is None:
             return None
-        predicted = np.asarray(predict(solution.model(), self.test[0]))
+        predicted = np.asarray(predict(solution.model, self.test[0]))
         if self.metric == "inside":
             return float(np.mean(predicted > 0))
         return score_of(predicted, self.test[1], self.classes)
@@ -282,21 +282,17 @@ class Solution(NamedTuple):
     Attributes:
         C: The penalty; None if nu stands in its place.
         statuses: How each decision function ended: a single one, or one per pair of classes.
-        certificate: The certificate of each, `()` or `(pairs,)`.
         steps: Steps taken, in all.
-        support: Number of samples with a coefficient.
         score: Its score on the training samples.
-        model: Builds the model, with all that predictions of files need.
+        model: The model, with all that predictions of files need.
         epsilon: Half the width of the tube that nu has found; None without nu.
     """
 
     C: float | None
     statuses: tuple[Status, ...]
-    certificate: Certificate
     steps: int
-    support: int
     score: float | None
-    model: Callable[[], Model]
+    model: Model
     epsilon: float | None = None
 
     @property
@@ -306,9 +302,10 @@ class Solution(NamedTuple):
 
     def row(self, job: Job) -> dict[str, Any]:
         """Return the entries of the report."""
+        used = np.atleast_2d(np.asarray(self.model.coef).T).any(axis=0)  # of each sample, by any machine
         return {
             "C": self.C, "status": self.status.name, "certified": self.status == Status.CONVERGED,
-            **totals(self.certificate), "steps": self.steps, "support": self.support,
+            **totals(self.model.certificate), "steps": self.steps, "support": int(used.sum()),
             **({} if self.epsilon is None else {"epsilon": self.epsilon}),
             f"train_{job.metric}": self.score, f"test_{job.metric}": job.score(self),
         }  # fmt: skip
@@ -376,11 +373,9 @@ def _of_fit(job: Job, problem: Any, C: float, fitted: Fit) -> Solution:
     return Solution(
         C=C,
         statuses=(Status(int(fitted.status)),),
-        certificate=fitted.certificate,
         steps=int(fitted.steps),
-        support=int(np.count_nonzero(fitted.dual_coef)),
         score=score,
-        model=lambda: job.complete(compact(fitted, problem)),
+        model=job.complete(compact(fitted, problem)),
     )
 
 
@@ -395,15 +390,13 @@ def _by_estimator(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -> 
             solutions[place] = solution = Solution(
                 C=None if one_class or not hasattr(machines, "C") else C,
                 statuses=machines._statuses,
-                certificate=machines.certificate_,
                 steps=int(np.sum(machines.n_iter_)),
-                support=len(machines.support_),
                 score=float(score),
-                model=lambda machines=machines: job.complete(model_of(machines)),
+                model=job.complete(model_of(machines)),
                 epsilon=float(machines.epsilon_) if hasattr(machines, "epsilon_") else None,
             )
             if bar is not None:
-                bar(advance=1, note=f"C {C:.4g}, gap {float(np.max(solution.certificate.relative_gap)):.2g}")
+                bar(advance=1, note=f"C {C:.4g}, gap {float(np.max(solution.model.certificate.relative_gap)):.2g}")
     return solutions
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -35,20 +34,6 @@ USED_BY = {
 """The losses that an option is for, if it is not for all."""
 
 
-def positive(text: str) -> float:
-    """Parse a positive finite number."""
-    if not 0 < float(text) < math.inf:
-        raise typer.BadParameter(f"{text} is no positive finite number.")
-    return float(text)
-
-
-def finite(text: str) -> float:
-    """Parse a finite number."""
-    if not math.isfinite(float(text)):
-        raise typer.BadParameter(f"{text} is no finite number.")
-    return float(text)
-
-
 Kernel = Literal["linear", "rbf", "polynomial", "laplacian", "sigmoid"]
 Solver = Literal["auto", "smo", "pairwise", "away", "classic", "cvm"]
 Scale = Literal["none", "standardise", "min-max", "standardize"]
@@ -56,7 +41,7 @@ Text = str | None
 Number = float | None
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A svmlight, CSV, npz or Parquet file.")]
-Tol = Annotated[float, of_solver(help="Relative duality gap to certify.", parser=positive)]
+Tol = Annotated[float, of_solver(help="Relative duality gap to certify.")]
 MaxSeconds = Annotated[Number, of_solver(help="Stop after about this many seconds.", min=0)]
 Positive = Annotated[Text, of_data(help="Label of the class +1; all others become -1.")]
 Label = Annotated[Text, of_data(help="Column or npz key of the labels (default: the last column, or y).")]
@@ -84,9 +69,7 @@ class Training:
     kernel: Annotated[Kernel, of_model(help="Kernel.")] = "rbf"
     gamma: Annotated[Text, of_model(help="Width of the kernel: scale (default), median, paper, or numbers.")] = None
     degree: Annotated[int | None, of_model(help="Degree of a polynomial (default: 3).", min=1)] = None
-    coef0: Annotated[Number, of_model(help="Constant of a polynomial (default: 1) or sigmoid (0).", parser=finite)] = (
-        None
-    )
+    coef0: Annotated[Number, of_model(help="Constant of a polynomial (default: 1) or sigmoid (0).")] = None
     loss: Annotated[
         Literal["squared_hinge", "hinge", "epsilon_insensitive", "one_class"],
         of_model(help="Loss; epsilon_insensitive: regression."),

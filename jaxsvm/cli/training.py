@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import Job, Solution, errors_of, estimator, prepare, scores_of_folds, solved
-from jaxsvm.cli.options import Number, Text, Training, of_model, of_output, positive
+from jaxsvm.cli.options import Number, Text, Training, of_model, of_output
 from jaxsvm.cli.page import page_of
 from jaxsvm.cli.report import Interrupts, check_writable, complain, finish, save, show
 from jaxsvm.errors import InputError, require
@@ -26,7 +26,7 @@ OPTIMISTIC = (
 
 @command("fit")
 def fit(
-    C: Annotated[float, of_model("--C", help="Penalty of a violated margin.", parser=positive)] = 1.0,
+    C: Annotated[float, of_model("--C", help="Penalty of a violated margin.")] = 1.0,
     *,
     options: Training,
 ) -> None:
@@ -55,7 +55,7 @@ def _saved(
 ) -> str | None:
     """Write the model and return the file's name; None if no file was asked for or the model is worthless."""
     interrupts.armed = False
-    out, model = job.options.out, solution.model()
+    out, model = job.options.out, solution.model
     if out is None:
         return None
     if not all(np.isfinite(part).all() for part in (model.coef, model.bias, model.R)):
@@ -104,8 +104,8 @@ def _sigmoids(
 @command("path")
 def path(
     C: Annotated[Text, of_model("--C", help="Penalties, instead of a grid.", metavar="C1,C2,...")] = None,
-    C_min: Annotated[float, of_model("--C-min", help="Smallest C of the logarithmic grid.", parser=positive)] = 1e-2,
-    C_max: Annotated[float, of_model("--C-max", help="Largest C of the grid.", parser=positive)] = 1e3,
+    C_min: Annotated[float, of_model("--C-min", help="Smallest C of the logarithmic grid.")] = 1e-2,
+    C_max: Annotated[float, of_model("--C-max", help="Largest C of the grid.")] = 1e3,
     n_c: Annotated[int, of_model(help="Number of values in the grid.", min=1)] = 16,
     folds: Annotated[int | None, of_model(help="Choose C by cross-validation with this many folds.", min=2)] = None,
     one_standard_error: Annotated[
@@ -171,7 +171,8 @@ def path(
 def _values(listed: str | None, low: float, high: float, count: int) -> list[float]:
     """Return the values of C: those listed, else a logarithmic grid."""
     if listed is None:
-        require(low <= high, f"--C-min is {low}: it must not exceed --C-max, {high}.")
+        need = f"--C-min is {low} and --C-max {high}: positive numbers, the first no larger, are needed."
+        require(0 < low <= high < math.inf, need)
         return np.geomspace(low, high, count).tolist()
     try:
         Cs = [float(text) for text in listed.split(",")]
