@@ -31,52 +31,25 @@ NEW = RNG.normal(size=(20, 3))
 
 
 def libsvm_file(path, machine, labels=None):
-    """What LIBSVM would write of a fitted machine of scikit-learn, with its classes in another order where asked to."""
-    kinds = {"c_svc": "c_svc", "nu_svc": "nu_svc", "epsilon_svr": "epsilon_svr", "one_class": "one_class"}
-    kernel = {"rbf": "rbf", "poly": "polynomial", "linear": "linear", "sigmoid": "sigmoid"}[machine.kernel]
-    lines = [f"svm_type {kinds[machine._impl]}", f"kernel_type {kernel}"]
+    """What LIBSVM would write of a fitted machine of scikit-learn, with these names of its classes."""
+    kernel = {"poly": "polynomial"}.get(machine.kernel, machine.kernel)
+    lines = [f"svm_type {machine._impl}", f"kernel_type {kernel}"]
     lines += [f"degree {machine.degree}"] if kernel == "polynomial" else []
     lines += [f"gamma {machine._gamma!r}"] if kernel != "linear" else []
     lines += [f"coef0 {machine.coef0!r}"] if kernel in ("polynomial", "sigmoid") else []
-    coef, bias, counts = machine._dual_coef_, machine._intercept_, machine._n_support
-    rows = np.arange(coef.shape[1])
+    coef, counts = machine._dual_coef_, machine._n_support
     classifier = machine._impl in ("c_svc", "nu_svc")
-    if classifier and labels is not None:
-        coef, bias, counts, rows = reordered(machine, labels)
     lines += [f"nr_class {len(counts) if classifier else 2}", f"total_sv {coef.shape[1]}"]
-    lines += ["rho " + " ".join(repr(float(-b)) for b in bias)]
+    lines += ["rho " + " ".join(repr(float(-b)) for b in machine._intercept_)]
     if classifier:
         names = machine.classes_ if labels is None else labels
         lines += ["label " + " ".join(map(str, names)), "nr_sv " + " ".join(map(str, counts))]
     lines += ["SV"]
-    for at, row in enumerate(rows):
-        values = [repr(float(c)) for c in coef[:, at]]
-        entries = [f"{j + 1}:{v!r}" for j, v in enumerate(machine.support_vectors_[row].tolist()) if v]
-        lines.append(" ".join(values + entries))
+    for values, vector in zip(coef.T.tolist(), machine.support_vectors_.tolist(), strict=True):
+        entries = [f"{j + 1}:{v!r}" for j, v in enumerate(vector) if v]
+        lines.append(" ".join([*map(repr, values), *entries]))
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def reordered(machine, labels):
-    """The same machines, told from classes in another order."""
-    k, counts = len(labels), machine._n_support
-    ends = np.append(0, np.cumsum(counts))
-    order = [machine.classes_.tolist().index(label) for label in labels]
-    pairs = list(combinations(range(k), 2))
-    coef, bias, rows = np.zeros_like(machine._dual_coef_), [], []
-    for place, was in enumerate(order):
-        mine = np.arange(ends[was], ends[was + 1])
-        for other, theirs in enumerate(order):
-            if other != place:
-                row = theirs - 1 if theirs > was else theirs
-                sign = 1.0 if (was < theirs) == (place < other) else -1.0
-                to = other - 1 if other > place else other
-                coef[to, len(rows) : len(rows) + len(mine)] = sign * machine._dual_coef_[row, mine]
-        rows += mine.tolist()
-    for i, j in pairs:
-        was = (order[i], order[j])
-        bias.append(machine._intercept_[pairs.index((min(was), max(was)))] * (1 if was[0] < was[1] else -1))
-    return coef, np.array(bias), counts[order], rows
 
 
 MACHINES = {
@@ -130,16 +103,21 @@ def test_a_machine_that_turned_its_signs_keeps_its_coefficients(tmp_path):
 
 @pytest.mark.parametrize(("name", "labels"), [("rbf", [1, -2]), ("three", [4, -2, 1]), ("three", [1, 4, -2])])
 def test_labels_come_in_any_order(name, labels, tmp_path):
-    machine = trained(name)
+    machine, k, order = trained(name), len(labels), np.argsort(labels).tolist()
     model = interchange.from_libsvm(libsvm_file(tmp_path / "model", machine, labels))
     assert model.classes == tuple(sorted(labels))
-    np.testing.assert_allclose(jaxsvm.decision_function(model, NEW), machine.decision_function(NEW), atol=1e-9)
+    values, pairs = machine.decision_function(NEW).reshape(len(NEW), -1), list(combinations(range(k), 2))
+    pair = lambda i, j: values[:, pairs.index((i, j))] if i < j else -values[:, pairs.index((j, i))]  # noqa: E731
+    want = np.stack([pair(i, j) for i, j in combinations(order, 2)], axis=1)  # of two, positive for the second
+    np.testing.assert_allclose(jaxsvm.decision_function(model, NEW), want if k > 2 else want[:, 0], atol=1e-9)
+    names = np.array(labels)[np.searchsorted(machine.classes_, machine.predict(NEW))]
+    np.testing.assert_array_equal(jaxsvm.predict(model, NEW), names)
 
 
 def test_points_with_more_columns_than_the_support_has_are_told_where_their_number_is_said(tmp_path):
     """svm-train writes entries that are not 0; svm-predict takes any."""
     machine = SVC(gamma=0.3, C=2).fit(np.hstack([X, np.zeros((len(X), 2))]), X[:, 0] > 0)
-    file, wide = libsvm_file(tmp_path / "model", machine, [1, 0]), np.hstack([NEW, np.zeros((len(NEW), 2))])
+    file, wide = libsvm_file(tmp_path / "model", machine, [0, 1]), np.hstack([NEW, np.zeros((len(NEW), 2))])
     wide[:, -1] = 0.5  # it is 0 in training, and counts
     with pytest.raises(InputError, match="x_new has 5 features: 3 are needed"):
         jaxsvm.predict(interchange.from_libsvm(file), wide)
@@ -364,13 +342,11 @@ def test_probabilities_are_handed_on(k, tmp_path):
             np.testing.assert_allclose(found["probabilities"], machine.predict_proba(EXACT), atol=atol)
             np.testing.assert_array_equal(found["label"], machine.predict(EXACT))
     labels = [4, 3] if k == 2 else [5, 3, 4]
-    file, (slopes, shifts) = libsvm_file(tmp_path / "other", theirs, labels), (theirs._probA, theirs._probB)
-    pairs = list(combinations([3, 4, 5][:k], 2))
-    at = [(pairs.index(tuple(sorted(pair))), 1 if pair[0] < pair[1] else -1) for pair in combinations(labels, 2)]
-    said = f"probA {' '.join(str(slopes[i]) for i, _ in at)}\nprobB {' '.join(str(s * shifts[i]) for i, s in at)}\n"
+    said = f"probA {' '.join(map(str, theirs._probA))}\nprobB {' '.join(map(str, theirs._probB))}\n"
+    file = libsvm_file(tmp_path / "other", theirs, labels)
     file.write_text(file.read_text().replace("nr_sv", said + "nr_sv"))
     found = evaluated(interchange.from_libsvm(file))["probabilities"]
-    np.testing.assert_allclose(found, theirs.predict_proba(EXACT), atol=0.01)
+    np.testing.assert_allclose(found, theirs.predict_proba(EXACT)[:, np.argsort(labels)], atol=0.01)
     file.write_text(file.read_text().replace("probB", "probC"))
     with pytest.raises(DataError, match="probA, probB and rho"):
         interchange.from_libsvm(file)

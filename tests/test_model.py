@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
-from jax.experimental import sparse as jax_sparse
 from oracle import laplacian, linear, poly, rbf, sigmoid
 
 import jaxsvm
@@ -111,23 +110,6 @@ def test_fit_model_and_numpy_agree_on_dense_and_sparse_points(name):
     np.testing.assert_allclose(jaxsvm.decision_function(model, scipy.sparse.csr_matrix(NEW)), want, atol=tolerance)
     paper = jaxsvm.decision_function(model, NEW, calibrated=False)
     np.testing.assert_allclose(paper, want * float(fit.R), atol=tolerance)
-
-
-def test_every_kind_of_new_points():
-    fit, problem = fitted()
-    model = jaxsvm.compact(fit, problem)
-    want = jaxsvm.decision_function(model, NEW)
-    scipy_points = scipy.sparse.csr_matrix(NEW)
-    for x_new in (
-        NEW.tolist(),
-        jnp.asarray(NEW),
-        np.asfortranarray(NEW),
-        scipy.sparse.csc_array(NEW),
-        jax_sparse.BCSR.from_scipy_sparse(scipy_points),
-        jaxsvm.points.rows.CSR.from_scipy(scipy_points),
-    ):
-        for arguments in ((model, x_new), (fit, problem, x_new)):
-            np.testing.assert_allclose(jaxsvm.decision_function(*arguments), want, atol=1e-12)
 
 
 def test_one_new_point_and_blocks_that_do_not_divide():
