@@ -261,26 +261,21 @@ class _Pair(Kernel):
 
     @property
     def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return whether both kernels are positive semidefinite."""
         return self.first.definite and self.second.definite
 
     @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return whether both kernels are stationary."""
         return self.first.stationary and self.second.stationary
 
     @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
-        """Join the values of both kernels, `(n, m)`."""
         return self._join(self.first.matrix(x, z, **how), self.second.matrix(x, z, **how))
 
     @transfers
     def diag(self, x: Array) -> Array:
-        """Join the diagonals of both kernels, `(n,)`."""
         return self._join(self.first.diag(x), self.second.diag(x))
 
     def reach(self, x: Points) -> Array:
-        """Return the larger reach of both."""
         return jnp.maximum(self.first.reach(x), self.second.reach(x))
 
 

@@ -22,13 +22,11 @@ class _OfInnerProducts(Kernel):
 
     @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
-        """Compute the function of every inner product, `(n, m)`."""
         del how
         return self._of(matmul(floats(x), floats(z).T))
 
     @transfers
     def diag(self, x: Array) -> Array:
-        """Compute the function of every squared norm, `(n,)`."""
         return self._of(jnp.square(floats(x)).sum(axis=1))
 
     def _of(self, products: Array) -> Array:
@@ -112,7 +110,6 @@ class _Stationary(Kernel):
 
     @transfers
     def diag(self, x: Array) -> Array:
-        """Return ones, `(n,)`."""
         return jnp.ones(x.shape[0], floating(x.dtype))
 
 

@@ -94,10 +94,7 @@ def one_versus_rest(make: Callable[[Any], Problem], labels: ArrayLike, classes: 
         InputError: On labels that are no codes of k >= 2 classes, or on a class without samples. Under tracing the
             status of such machines is INFEASIBLE instead.
     """
-    codes, k = _checked(labels, classes)
-    xp = np if is_concrete(codes) else jnp
-    signs = xp.where(codes[None, :] == np.arange(k, dtype=codes.dtype)[:, None], 1, -1)
-    return _machines(make, codes, k, signs, None)
+    return _machines(make, labels, classes, by_pairs=False)
 
 
 @transfers
@@ -116,10 +113,7 @@ def one_versus_one(make: Callable[[Any], Problem], labels: ArrayLike, classes: i
     Raises:
         InputError: As `one_versus_rest`.
     """
-    codes, k = _checked(labels, classes)
-    xp = np if is_concrete(codes) else jnp
-    first, second = (codes[None, :] == place.astype(codes.dtype)[:, None] for place in np.triu_indices(k, 1))
-    return _machines(make, codes, k, xp.where(first, 1, -1), first | second)
+    return _machines(make, labels, classes, by_pairs=True)
 
 
 def _checked(labels: Any, classes: int | None) -> tuple[Any, int]:
@@ -146,23 +140,27 @@ def _checked(labels: Any, classes: int | None) -> tuple[Any, int]:
     return codes, k
 
 
-def _machines(make: Callable[[Any], Any], codes: Any, k: int, signs: Any, present: Any) -> Machines:
-    """Build the machines of signs `(m, n)`, among samples that are present `(m, n)`; None: all are."""
+def _machines(make: Callable[[Any], Any], labels: Any, classes: int | None, by_pairs: bool) -> Machines:
+    """Build the machines of signs `(m, n)`, of pairs among the samples that are present `(m, n)`."""
+    codes, k = _checked(labels, classes)
+    of_class, xp = codes[None, :] == np.arange(k, dtype=codes.dtype)[:, None], np if is_concrete(codes) else jnp
+    first, second = (of_class[place] for place in np.triu_indices(k, 1)) if by_pairs else (of_class, ~of_class)
+    signs, present = xp.where(first, 1, -1), first | second if by_pairs else None
 
     def built(signs: Any, present: Any) -> Any:
         problem = make(signs)
         require_part("make", problem, "weighted", "a function of signs that returns a problem is needed")
         return dataclasses.replace(problem if present is None else checked(problem.weighted(present)), gram=None)
 
-    first = make(signs[0])
-    if is_concrete(first, signs):
-        parts = [built(signs[i], None if present is None else present[i]) for i in range(len(signs))]
+    example = make(signs[0])
+    if is_concrete(example, signs):
+        parts = [built(*pair) for pair in zip(signs, [None] * len(signs) if present is None else present, strict=True)]
         lanes = jax.tree.map(lambda *leaves: on_device(np.stack([np.asarray(leaf) for leaf in leaves])), *parts)
     else:
         lanes = jax.vmap(built)(jnp.asarray(signs), None if present is None else jnp.asarray(present))
     if not is_concrete(codes):
         lanes = dataclasses.replace(lanes, feasible=lanes.feasible & every((codes >= 0) & (codes < k)))
-    return Machines(first.gram, lanes, k, present is not None)
+    return Machines(example.gram, lanes, k, by_pairs)
 
 
 @transfers
