@@ -507,6 +507,7 @@ FAULTS = {
         (told("kernel/gamma", -1.0), "gamma is -1.0: positive"),
         (told("kernel/gamma", None), "gamma is None: a positive number"),
         (told("kernel/gamma", float("inf")), "gamma is inf: positive and finite"),
+        (told("kernel/gamma", 10**400), "too large"),
         (told("kernel/gamma", [1.0, 2.0]), r"gamma has shape \(2,\)"),
         (told("kernel/degree", 2), "unexpected keyword argument 'degree'"),
         (told("near", "no"), "near is no: no model has that"),

@@ -61,11 +61,11 @@ def kernel_from_dict(description: dict[str, Any]) -> Kernel:
     fields = dict(description)
     name = fields.pop("kernel", None)
     require_one_of("kernel", name, KERNELS)
-    return KERNELS[name](**{key: _field_from_json(value) for key, value in fields.items()})
+    return KERNELS[name](**{key: value if key == "degree" else _from_json(value) for key, value in fields.items()})
 
 
-def _field_from_json(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     """Rebuild a kernel's field: a kernel, an array or a number."""
     if isinstance(value, dict):
         return kernel_from_dict(value)
-    return np.asarray(value) if isinstance(value, list) else value
+    return np.asarray(value) if isinstance(value, list) else float(value) if type(value) is int else value
