@@ -538,7 +538,7 @@ FAULTS = {
         (told("sparse_columns", None), "'basis/data' is no part"),
     ],
     "composed": [
-        (told("kernel/first", 3), "int"),
+        (told("kernel/first", 3), "no attribute 'matrix'"),
         (told("kernel/second", {"kernel": "Precomputed"}), "Indexer|integer"),
     ],
     "polynomial": [(told("kernel/degree", 1.5), "degree is 1.5")],
