@@ -124,13 +124,6 @@ class Source:
             self.kind(path)
         return [[(of := os.stat(path)).st_size, of.st_mtime_ns] for path in self.paths]
 
-    def described(self) -> dict[str, Any]:
-        """Return the arguments and what the files hold, as JSON values: a run that goes on has the same ones."""
-        names = ("features", "label", "zero_based", "header", "format")
-        return {name: getattr(self, name) for name in names} | {
-            "paths": list(self.paths), "what the files hold": self.stamps()
-        }  # fmt: skip
-
     def readers(self, begin: int = 0, as_written: bool = False) -> Iterator[tuple[int, Any]]:
         """Yield the number and the reader of each file that has rows, from file `begin` on.
 

@@ -155,7 +155,12 @@ class Typed(Table):
         arrow = require_package("pyarrow", "reading tables")
         with told(name):
             if frame is None:
-                self._source = require_package("pyarrow.dataset", "reading tables").dataset(name, format=kind)
+                sets = require_package("pyarrow.dataset", "reading tables")
+                of_file: Any = kind
+                if kind == "parquet":  # else a file of 200 MB takes 600 MiB
+                    options = sets.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
+                    of_file = sets.ParquetFileFormat(default_fragment_scan_options=options)
+                self._source = sets.dataset(name, format=of_file)
             else:
                 self._source = arrow.table(frame)
             schema = self._source.schema
@@ -190,7 +195,7 @@ class Typed(Table):
             if hasattr(self._source, "to_reader"):  # a frame
                 yield from self._source.to_batches(step)
             else:
-                yield from self._source.to_batches(**{} if step is None else {"batch_size": step})
+                yield from self._source.to_batches(**{} if step is None else {"batch_size": step, "batch_readahead": 1})
 
     def whole(self) -> list[Any]:
         """Return all columns, of Arrow, with the values of coded ones."""
