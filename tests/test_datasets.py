@@ -24,7 +24,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.datasets import dump_svmlight_file
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
-from jaxsvm import coresets
+from jaxsvm import coresets, designs
 from jaxsvm.datasets import Layout, Scaling, load, text, two_classes, two_gaussians
 from jaxsvm.datasets import source as sources
 from jaxsvm.datasets.labels import joined
@@ -489,10 +489,9 @@ REFUSED = [  # a file, its content, what is said behind its name
     *(
         ("a.npz", CSR_ARRAYS | wrong, f": the CSR arrays do not fit together .{said}")
         for wrong, said in (
-            ({"X_indices": [0, 1, 2**32 + 1]}, "indices go from 0 to 4294967297: from 0 to 1 is possible"),
-            ({"X_indptr": [0, 1, 2, 2**32 + 2]}, "indptr go from 0 to 4294967298: from 0 to 3"),
-            ({"X_indices": [0, -1, 1]}, "indices go from -1"), ({"X_indices": [0.0, 1.0, 1.0]}, "indices are float64"),
-            ({"X_shape": (3, 2**31 + 1)}, "indices may go to 2147483648"), ({"X_shape": (3,)}, ""),
+            ({"X_indices": [0, 1, 2**32 + 1]}, ""), ({"X_indptr": [0, 1, 2, 2**32 + 2]}, ""),
+            ({"X_indices": [0, -1, 1]}, ""), ({"X_indices": [0.0, 1.0, 1.0]}, "indices are float64"),
+            ({"X_shape": (3, 2**31 + 1)}, "indices are .* 2147483649"), ({"X_shape": (3,)}, ""),
             ({"X_indptr": [0, 3, 2, 3]}, ""),
         )
     ),
@@ -607,8 +606,6 @@ def test_shards_are_held_to_the_columns_of_the_first(tmp_path, kind):
     pieces = list(Source((first, other)).pieces())
     assert np.concatenate([piece.x for piece in pieces]).tolist() == [[1, 3], [2, 4], [5, 7], [6, 8]]
     assert joined("", [piece.label for piece in pieces]).tolist() == [0, 1, 1, 0]
-    resumed = list(Source((first, other)).pieces(pieces[0].after._replace(file=1, offset=0)))
-    assert resumed[0].x.tolist() == [[5, 7], [6, 8]]
     stranger = str(table(tmp_path, f"stranger.{kind}", {"a": [1.0], "c": [2.0], "y": [1]}))
     with pytest.raises(DataError, match=r"stranger.* lacks the column 'b', which .*first.* had; has the column 'c'"):
         list(Source((first, stranger)).pieces())
@@ -636,6 +633,23 @@ def test_parts_without_rows_and_columns_of_nulls(tmp_path):
     for kind in ("csv", "svm", "npz", "parquet"):
         found = scan(Source(sources.files_of(str(tmp_path / f"e*.{kind}"))), damaged="skip")
         assert (found.rows, found.damaged) == (3, 3 if kind == "parquet" else 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        ({"b": pd.array([1, None] * 30, "Int64")}, {}, "row 1 .*: column 'b' is missing"),
+        ({"c": "x"}, {}, "column 'c' is 'x'"),
+        ({"c": pd.Timestamp("2024-01-01")}, {}, "column 'c' is of type timestamp"),
+        ({}, {"weight": "w"}, "weight is 'w': a column is needed, one of .*'a', 'b', 'kind'"),
+    ],
+)
+def test_frames_of_dask_are_refused_by_column(change, options, said):
+    """NumPy's words for them were no help, and dates were nanoseconds."""
+    dask, frames = pytest.importorskip("dask"), pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"a": np.arange(60.0), "b": 1, "kind": ["yes", "no"] * 30}).assign(**change)
+    with dask.config.set(scheduler="sync"), pytest.raises(InputError, match=said):
+        designs.from_dask(frames.from_pandas(frame, npartitions=3), label="kind", **options)
 
 
 # ------------------------------------------------------------------------------------------------- prepared columns

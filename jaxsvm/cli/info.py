@@ -18,6 +18,7 @@ from jaxsvm.datasets import load
 from jaxsvm.datasets.labels import as_number, is_missing, shown
 from jaxsvm.datasets.preparation import Sheet
 from jaxsvm.datasets.source import TABLES, Source, files_of, kind_of
+from jaxsvm.datasets.tables import texts_of
 from jaxsvm.designs.run import bytes_of
 from jaxsvm.errors import EXTRAS, DataError
 from jaxsvm.kernels import RBF, Linear
@@ -179,7 +180,7 @@ def _describe_table(file: str, label: str | None, refusal: DataError) -> dict[st
         raise refusal from None
     numbers, rows = [], []
     for place, key in enumerate(sheet.keys):
-        texts = sheet.texts(place)
+        texts = texts_of(sheet.columns[place])
         missing = np.asarray([is_missing(text) for text in texts.values], bool)[texts.codes].sum()
         filled = [text for text in texts.values if not is_missing(text)]
         odd = next((text for text in filled if as_number(text) is None), None)

@@ -86,8 +86,8 @@ def training_points(
 def prepared(sheet: Sheet, preparation: Preparation, dtype: object) -> Dataset:
     """Return the points that a preparation makes of a table."""
     x, notes = preparation(sheet)
-    layout, name = preparation.layout(sheet.layout), sheet.tables[0].name
-    return Dataset(x.astype(dtype), sheet.y, layout.columns, name, layout, sheet.notes + notes)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    layout, name = preparation.layout(sheet.layout), sheet.first.name
+    return Dataset(x.astype(dtype), sheet.y, layout.columns, name, layout, sheet.first.notes + notes)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def is_libsvm(file: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.datasets.labels import fault_of_text, rounded
-from jaxsvm.datasets.layout import Faults, Layout, Piece, Place, Wanted, choose
+from jaxsvm.datasets.layout import Faults, Layout, Piece, Wanted, choose
 from jaxsvm.datasets.tables import FILL
 from jaxsvm.datasets.text import compression_of, opened, told
 from jaxsvm.errors import DataError, InputError, require_package
@@ -84,20 +84,21 @@ class Arrays:
         sparse = require_package("scipy.sparse", "reading sparse npz files")
         try:
             n, d = shape.tolist()
-            indices, indptr = _counted(indices, "indices", d - 1), _counted(indptr, "indptr", len(data))
+            if d > MAX_INT32 or {indices.dtype.kind, indptr.dtype.kind} - set("iu"):
+                raise ValueError(f"indices are {indices.dtype} of {d} columns: integers below 2**31 are needed")
             x = sparse.csr_array((data, indices, indptr), shape=(n, d))
             x.check_format(full_check=True)
         except (ValueError, TypeError, IndexError, OverflowError) as error:
             raise DataError(f"{self.name}: the CSR arrays do not fit together ({error}); write them again.") from error
         return x
 
-    def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
-        """Yield all rows from a place on, `step` a piece; None: all at once."""
+    def pieces(self, step: int | None = None) -> Iterator[Piece]:
+        """Yield all rows, `step` a piece; None: all at once."""
         n = self.x.shape[0]
-        for begin in range(at.offset, n, step or max(n, 1)):
-            yield self._piece(begin, min(begin + (step or n), n), at.file)
+        for begin in range(0, n, step or max(n, 1)):
+            yield self._piece(begin, min(begin + (step or n), n))
 
-    def _piece(self, begin: int, end: int, file: int) -> Piece:
+    def _piece(self, begin: int, end: int) -> Piece:
         raw, faults = self.x[begin:end], Faults()
         entries, columns = (raw.data, raw.indices) if is_sparse(raw) else (np.asarray(raw), None)
         with np.errstate(over="ignore"):
@@ -125,7 +126,7 @@ class Arrays:
             wrong = rounded(y) if y.dtype.kind in "biu" else ~np.isfinite(y) | rounded(y)
             wrong = wrong & (y.dtype.kind == "f")  # whole labels stay whole
             faults.note(wrong, lambda row: f"the label ({self.key_y}) is {_fault_of(y[row])}; remove the row")
-        return faults.piece(x, y, Place(file, end), lambda row: f"{self.name}, row {begin + row} (from 0)")
+        return faults.piece(x, y, lambda row: f"{self.name}, row {begin + row} (from 0)")
 
 
 CSR = ("data", "indices", "indptr", "shape")
@@ -133,14 +134,3 @@ CSR = ("data", "indices", "indptr", "shape")
 
 def _fault_of(value: Any) -> str:
     return f"{value}, which float64 does not hold" if np.isfinite(value) else f"{value}"
-
-
-def _counted(values: np.ndarray, what: str, last: int) -> np.ndarray:
-    """Convert whole numbers from 0 to `last` to int32, checked before the cast, which would wrap them."""
-    if last > MAX_INT32:
-        raise ValueError(f"{what} may go to {last}: up to {MAX_INT32} can be counted")
-    if values.dtype.kind not in "iu":
-        raise ValueError(f"{what} are {values.dtype}: integers are needed")
-    if values.size and not 0 <= int(values.min()) <= int(values.max()) <= last:
-        raise ValueError(f"{what} go from {values.min()} to {values.max()}: from 0 to {last} is possible")
-    return values.astype(np.int32)

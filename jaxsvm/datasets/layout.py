@@ -29,19 +29,11 @@ class Layout:
     index_base: int | None = None
 
 
-class Place(NamedTuple):
-    """A place in several files."""
-
-    file: int = 0
-    offset: int = 0  # bytes of (decompressed) svmlight, or rows that are samples
-
-
 class Piece(NamedTuple):
-    """Some rows of one file; where the next piece begins depends on the file only."""
+    """Some rows of one file."""
 
     x: Any  # points, `(k, d)`: floats, a NumPy array or a SciPy CSR array
     label: Any  # labels: an array `(k,)`, `Texts` of text, or None if there are none
-    after: Place  # the beginning of the next piece
     damaged: list[str]  # messages about the rows that are no samples and were left out
 
 
@@ -54,13 +46,13 @@ class Faults(dict[int, str]):
             if row not in self:
                 self[row] = fault(row)
 
-    def piece(self, x: Any, label: Any, after: Place, where: Callable[[int], str]) -> Piece:
+    def piece(self, x: Any, label: Any, where: Callable[[int], str]) -> Piece:
         """Return the rows without a fault; `where` names the place of a row."""
         if not self:
-            return Piece(x, label, after, [])
+            return Piece(x, label, [])
         good = np.ones(x.shape[0], bool)
         good[list(self)] = False
-        return Piece(x[good], kept(label, good), after, [f"{where(row)}: {self[row]}" for row in sorted(self)])
+        return Piece(x[good], kept(label, good), [f"{where(row)}: {self[row]}" for row in sorted(self)])
 
 
 @dataclasses.dataclass(frozen=True)

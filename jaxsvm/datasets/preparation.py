@@ -5,14 +5,16 @@ model file holds, and NumPy applies it.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 
-from jaxsvm.datasets.labels import Texts, as_number, has_decimal_comma, is_missing, joined, joined_texts, shown
+from jaxsvm.datasets.labels import Texts, as_number, has_decimal_comma, is_missing, joined, shown
 from jaxsvm.datasets.layout import Faults, Layout, Wanted
 from jaxsvm.datasets.source import Source
-from jaxsvm.datasets.tables import ENCODE, FILL, Delimited, Typed, flat, floats_of, is_text, texts_of
+from jaxsvm.datasets.tables import ENCODE, FILL, Delimited, Typed, decoded, flat, floats_of, is_text, texts_of
+from jaxsvm.datasets.text import told
 from jaxsvm.errors import DataError, InputError, require_package
 
 IMPUTE = ("mean", "most_frequent")
@@ -20,94 +22,81 @@ IMPUTE = ("mean", "most_frequent")
 
 @dataclasses.dataclass(frozen=True)
 class Sheet:
-    """The feature columns of tables as they are written, and their labels.
+    """The feature columns of tables as they are written, one table below the other, and their labels.
 
     Attributes:
-        tables: The tables, one after another.
-        columns: The feature columns, of Arrow, a list a table.
+        first: The first table.
+        columns: The feature columns, of Arrow.
         y: Labels `(n,)`, or None.
+        where: Names the place of a row.
     """
 
-    tables: list[Typed | Delimited]
-    columns: list[list[Any]]
+    first: Typed | Delimited
+    columns: list[Any]
     y: np.ndarray | None
+    where: Callable[[int], str]
 
     @classmethod
     def of(cls, source: Source) -> "Sheet":
         """Read all tables of a source; refuse rows without a label."""
-        tables, columns, labels = [], [], []
-        for _, table in source.readers():
-            arrays = table.whole()
+        tables, parts, labels, arrow = [], [], [], require_package("pyarrow", "reading tables")
+        for table in source.readers():
+            arrays, faults = table.whole(), Faults()
             if arrays and len(arrays[0]):
-                faults = Faults()
                 labels.append(None if table.label is None else table.labels(arrays[table.label], faults))
                 for row in sorted(faults)[:1]:
                     raise DataError(f"{table.where(row)}: {faults[row]}.")
+                names = list(map(str, range(len(table.features))))
+                parts.append(arrow.table([arrays[place] for place in table.features], names))
                 tables.append(table)
-                columns.append([arrays[place] for place in table.features])
+        files = ", ".join(source.paths)
         if not tables:
-            raise DataError(f"{', '.join(source.paths)}: there is no line below the header: it has no samples.")
-        return cls(tables, columns, None if labels[0] is None else joined(tables[0].name, labels))
+            raise DataError(f"{files}: there is no line below the header: it has no samples.")
+        with told(files):
+            columns = arrow.concat_tables(parts, promote_options="permissive").combine_chunks().columns
+        where = tables[0].where if len(tables) == 1 else lambda row: f"{files}, row {row} of all (from 0)"
+        y = None if labels[0] is None else joined(files, labels)
+        return cls(tables[0], decoded(columns), y, where)
 
     @property
     def keys(self) -> tuple[str | int, ...]:
         """Return the names of the feature columns, or their places in a file without a header."""
-        table = self.tables[0]
+        table = self.first
         return tuple(table.features) if table.titles is None else tuple(table.titles[at] for at in table.features)
 
     @property
     def layout(self) -> Layout:
         """Return the names of the feature columns and the place of the labels."""
-        return self.tables[0].layout
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return what was decided about the columns."""
-        return self.tables[0].notes
+        return self.first.layout
 
     @property
     def n(self) -> int:
         """Return the number of samples."""
-        return sum(len(columns[0]) for columns in self.columns)
-
-    def parts(self, j: int) -> list[tuple[Typed | Delimited, int, Any]]:
-        """Return feature column `j` of each table: the table, the place there, and the column."""
-        return [(t, t.features[j], columns[j]) for t, columns in zip(self.tables, self.columns, strict=True)]
+        return len(self.columns[0])
 
     def numbers(self, j: int) -> np.ndarray | None:
-        """Return a column as floats, NaN where a value is missing; None if it holds text."""
-        found = []
-        for table, place, column in self.parts(j):
-            if is_text(column.type):
-                return None
-            try:
-                table.require(column, place)
-            except ValueError as error:
-                raise DataError(f"{table.name}: {error}.") from None
-            values = floats_of(column)
-            wrong = np.isnan(values) & flat(column.is_valid())
-            for row in np.flatnonzero(wrong).tolist():
-                value = column[row].as_py()
-                if not np.isnan(value):
-                    raise DataError(f"{table.where(row)}: {table.fault(value, place)}.")
-            found.append(values)
-        return np.concatenate(found)
-
-    def texts(self, j: int) -> Texts:
-        """Return a column as it is written; missing values are texts of `is_missing`."""
-        return joined_texts([texts_of(column) for _, _, column in self.parts(j)])
+        """Return feature column `j` as floats, NaN where a value is missing; None if it holds text."""
+        column, place = self.columns[j], self.first.features[j]
+        if is_text(column.type):
+            return None
+        try:
+            self.first.require(column, place)
+        except ValueError as error:
+            raise DataError(f"{self.first.name}: {error}.") from None
+        values = floats_of(column)
+        for row in np.flatnonzero(np.isnan(values) & flat(column.is_valid())).tolist():
+            value = column[row].as_py()
+            if not np.isnan(value):
+                raise DataError(f"{self.where(row)}: {self.first.fault(value, place)}.")
+        return values
 
     def refuse(self, j: int, row: int, issue: str) -> NoReturn:
         """Raise for one value."""
-        for table, place, column in self.parts(j):
-            if row < len(column):
-                raise DataError(f"{table.where(row)}: column {table.title(place)} {issue}.")
-            row -= len(column)
-        raise IndexError(row)
+        raise DataError(f"{self.where(row)}: column {self.first.title(self.first.features[j])} {issue}.")
 
     def refuse_text(self, j: int, advice: str) -> NoReturn:
         """Raise for the first text of a column that is no number."""
-        texts = self.texts(j)
+        texts = texts_of(self.columns[j])
         wrong = np.asarray([as_number(text) is None and not is_missing(text) for text in texts.values], bool)
         row = int(wrong[texts.codes].argmax())
         text = texts.values[texts.codes[row]]
@@ -195,7 +184,7 @@ class Preparation:
                 sheet.refuse_missing(j, missing, column.fill)
                 parts.append(np.where(missing, 0.0 if column.fill is None else column.fill, values)[:, None])
                 continue
-            texts = sheet.texts(j)
+            texts = texts_of(sheet.columns[j])
             sheet.refuse_missing(j, _missing(texts), column.fill)
             filled = [str(column.fill) if is_missing(text) else text for text in texts.values]
             known = {text: code for code, text in enumerate(column.categories)}
@@ -223,11 +212,11 @@ def learn(sheet: Sheet, rows: np.ndarray, impute: str | None, one_hot: bool, dec
     """
     keys = sheet.keys
     if not keys:
-        raise DataError(f"{sheet.tables[0].name}: no column is left to be a feature.")
+        raise DataError(f"{sheet.first.name}: no column is left to be a feature.")
     twice = sorted({str(key) for key in keys if keys.count(key) > 1})
     if twice:
         advice = f"name them apart, or leave them all out (drop=, --drop {twice[0]})"
-        raise DataError(f"{sheet.tables[0].name}: has several columns {twice[0]!r}; {advice}.")
+        raise DataError(f"{sheet.first.name}: has several columns {twice[0]!r}; {advice}.")
     columns = []
     for j, key in enumerate(keys):
         values = sheet.numbers(j)
@@ -238,14 +227,14 @@ def learn(sheet: Sheet, rows: np.ndarray, impute: str | None, one_hot: bool, dec
         if impute is not None and np.isnan(values[rows]).all():
             sheet.refuse(j, 0, "holds no value to learn from; leave the column (drop=, --drop) out")
         columns.append(Column(key, None if impute is None else float(_frequent(values[rows], impute))))
-    return Preparation(tuple(columns), sheet.tables[0].dropped, decimal)
+    return Preparation(tuple(columns), sheet.first.dropped, decimal)
 
 
 def _of_text(sheet: Sheet, j: int, key: str | int, rows: np.ndarray, impute: str | None, one_hot: bool) -> Column:
     """Return what to do with a column of text; refuse names, and quantities that are not all written as numbers."""
     if not one_hot:
         sheet.refuse_text(j, ENCODE)
-    texts = sheet.texts(j)
+    texts = texts_of(sheet.columns[j])
     missing = _missing(texts)
     numbers = np.asarray([as_number(text) is not None for text in texts.values], bool)[texts.codes]
     values = np.asarray(texts.values, object)[texts.codes[rows]]

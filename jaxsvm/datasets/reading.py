@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from jaxsvm.datasets.labels import joined
-from jaxsvm.datasets.layout import Layout, Place, Wanted, stacked
+from jaxsvm.datasets.layout import Layout, Wanted, stacked
 from jaxsvm.datasets.preparation import IMPUTE, Preparation, Sheet, learn
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.datasets.source import FORMATS, TABLES, Source, files_of
-from jaxsvm.datasets.svmlight import index_base
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.rows import DenseOrSparse, PointsLike
 from jaxsvm.runtime.arrays import in_a_line
@@ -122,7 +121,7 @@ def load(
         sheet = Sheet.of(source)
         preparation = learn(sheet, np.arange(sheet.n), impute, one_hot, decimal)
         x, strange = preparation(sheet)
-        y, layout, notes = sheet.y, preparation.layout(sheet.layout), sheet.notes + strange
+        y, layout, notes = sheet.y, preparation.layout(sheet.layout), sheet.first.notes + strange
     else:
         x, y, layout, notes = _together(source, name, kind)
     if not x.shape[0]:
@@ -138,9 +137,9 @@ def load(
 def _together(source: Source, name: str, kind: str) -> tuple[Any, Any, Layout, tuple[str, ...]]:
     """Return all points and labels of a source; refuse the first row that is no sample."""
     xs, labels, layout, notes, damaged = [], [], None, (), []
-    for number, reader in source.readers(as_written=True):
+    for reader in source.readers(as_written=True):
         layout, notes = (reader.layout, reader.notes) if layout is None else (layout, notes)
-        for piece in reader.pieces(Place(number)):
+        for piece in reader.pieces():
             damaged += piece.damaged
             if piece.x.shape[0] and not damaged:
                 xs.append(piece.x)
@@ -157,17 +156,22 @@ def _together(source: Source, name: str, kind: str) -> tuple[Any, Any, Layout, t
 
 def _from_first_index(x: Any, y: Any, name: str, source: Source) -> tuple[Any, Any, Layout, tuple[str, ...]]:
     """Return points of svmlight whose first column is the first index; it is known only when all are read."""
-    base, features, like = (
-        None if source.zero_based is None else int(not source.zero_based),
-        source.features,
-        source.wanted.like,
-    )
-    base, notes = index_base(name, int(x.indices.min()) if x.nnz else None, base, like.index_base)
-    d = max(x.shape[1] - base, 0) if x.nnz else 0
+    features, training, lowest = source.features, source.wanted.like.index_base, int(x.indices.min()) if x.nnz else None
+    base = training if source.zero_based is None else int(not source.zero_based)
+    base = (0 if lowest == 0 else 1) if base is None else base
+    if base == 1 and lowest == 0:
+        raise DataError(
+            f"{name}: its indices count from 0 (the index 0 occurs); they were said to count from 1, or taken to do "
+            "so in training: say zero_based=True (--index-base 0), in training too if those do."
+        )
+    notes, d = (), max(x.shape[1] - base, 0) if x.nnz else 0
+    if source.zero_based is None and training == 0 and lowest not in (0, None):
+        known = "indices are taken to count from 0, as in the training file, though no index is 0 here"
+        notes = (f"{known} (--index-base 1 else)",)
     if x.nnz == 0 and features is None:
         raise DataError(f"{name}: no line has a feature; svmlight lines look like '+1 3:0.5 7:1'.")
     if features is not None and d > features:
-        if like == Layout() or notes:
+        if source.wanted.like == Layout() or notes:
             counted = "" if base else ", and indices count from 0"
             raise DataError(f"{name}: the feature index is {d - 1 + base}{counted}, and features={features} was given.")
         x = x[:, : features + base]

@@ -1,4 +1,4 @@
-"""Make pieces of rows from anything: files of one kind of rows one after another, or a frame, from any place on.
+"""Make pieces of rows from anything: files of one kind of rows one after another, or a frame.
 
 Columns of the other files are put in the order of the first by name, or refused. Files without rows are passed over.
 """
@@ -14,11 +14,10 @@ import numpy as np
 
 from jaxsvm.datasets.arrays import Arrays
 from jaxsvm.datasets.labels import Texts, of_texts
-from jaxsvm.datasets.layout import Layout, Piece, Place, Wanted
+from jaxsvm.datasets.layout import Layout, Piece, Wanted
 from jaxsvm.datasets.scaling import Moments
-from jaxsvm.datasets.svmlight import Svmlight
 from jaxsvm.datasets.tables import Delimited, Typed
-from jaxsvm.datasets.text import compression_of, opened
+from jaxsvm.datasets.text import Svmlight, compression_of, opened
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.runtime.checks import MAX_INT32
@@ -107,7 +106,7 @@ class Source:
             return self
         largest, least, damaged = -1, 1, []
         for path in paths:
-            for piece in Svmlight(path).pieces(Place()):
+            for piece in Svmlight(path).pieces():
                 damaged = damaged or piece.damaged
                 if piece.x.nnz:
                     largest, least = max(largest, piece.x.shape[1] - 1), min(least, int(piece.x.indices.min()))
@@ -124,18 +123,13 @@ class Source:
             self.kind(path)
         return [[(of := os.stat(path)).st_size, of.st_mtime_ns] for path in self.paths]
 
-    def readers(self, begin: int = 0, as_written: bool = False) -> Iterator[tuple[int, Any]]:
-        """Yield the number and the reader of each file that has rows, from file `begin` on.
-
-        Args:
-            begin: The first file; before it only the one is opened that tells the order of the columns.
-            as_written: Whether indices of svmlight are left as they are, and their number too.
-        """
+    def readers(self, as_written: bool = False) -> Iterator[Any]:
+        """Yield the reader of each file that has rows; `as_written` leaves indices of svmlight as they are."""
         wanted = dataclasses.replace(self.wanted, label=self.label, features=self.features)
         base, first = None if as_written else 1 - bool(self.zero_based), ""
-        for number, path in enumerate(self.paths):
+        for path in self.paths:
             kind = self.kind(path)
-            if (first and number < begin) or (kind != "frame" and _is_blank(path)):
+            if kind != "frame" and _is_blank(path):
                 continue
             if kind == "svmlight":
                 reader: Any = Svmlight(path, base, None if as_written else self.features, self.label is not False)
@@ -156,16 +150,13 @@ class Source:
                 if self.wanted.like == Layout():
                     wanted = dataclasses.replace(wanted, like=reader.layout, whose=path)
                 first = path
-            if number >= begin:
-                yield number, reader
+            yield reader
 
-    def pieces(self, start: Place | None = None) -> Iterator[Piece]:
-        """Yield all rows from a place on; refuse a file that holds something else, or other columns than the first."""
-        start = Place() if start is None else start
-        for number, reader in self.readers(start.file):
+    def pieces(self) -> Iterator[Piece]:
+        """Yield all rows; refuse a file that holds something else, or other columns than the first."""
+        for reader in self.readers():
             d = self.features if isinstance(reader, Svmlight) else len(reader.features)
-            at = start if number == start.file else Place(number)
-            yield from reader.pieces(at, max(1, MEASURED.bytes_per_block // (8 * max(d or 1, 1))))
+            yield from reader.pieces(max(1, MEASURED.bytes_per_block // (8 * max(d or 1, 1))))
 
 
 def _is_blank(name: str) -> bool:

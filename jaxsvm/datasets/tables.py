@@ -25,7 +25,7 @@ from jaxsvm.datasets.labels import (
     rounded,
     shown,
 )
-from jaxsvm.datasets.layout import Faults, Piece, Place, Wanted, choose
+from jaxsvm.datasets.layout import Faults, Piece, Wanted, choose
 from jaxsvm.datasets.text import Lines, opened, told
 from jaxsvm.errors import DataError, require_package
 
@@ -171,20 +171,20 @@ class Typed(Table):
         wanted = dataclasses.replace(wanted, absent=(*wanted.absent, *index))
         super().__init__(name, list(map(str, schema.names)), len(schema.names), wanted, notes)
 
-    def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
-        """Yield all rows from a place on, `step` a piece."""
+    def pieces(self, step: int | None = None) -> Iterator[Piece]:
+        """Yield all rows, `step` a piece."""
         first = 0
         for batch in self._batches(step):
-            if first >= at.offset and len(batch):
-                yield self._piece(batch, first, at.file)
+            if len(batch):
+                yield self._piece(batch, first)
             first += len(batch)
 
-    def _piece(self, batch: Any, first: int, file: int) -> Piece:
+    def _piece(self, batch: Any, first: int) -> Piece:
         try:
-            x, label, faults = self.parts(_decoded(batch.columns))
+            x, label, faults = self.parts(decoded(batch.columns))
         except ValueError as error:
             raise DataError(f"{self.name}: {error}.") from None
-        return faults.piece(x, label, Place(file, first + len(batch)), lambda row: self.where(first + row))
+        return faults.piece(x, label, lambda row: self.where(first + row))
 
     def where(self, row: int) -> str:
         """Name the place of a row."""
@@ -201,7 +201,7 @@ class Typed(Table):
         """Return all columns, of Arrow, with the values of coded ones."""
         with told(self.name):
             source = self._source
-            return _decoded((source if hasattr(source, "to_reader") else source.to_table()).columns)
+            return decoded((source if hasattr(source, "to_reader") else source.to_table()).columns)
 
 
 class Delimited(Table, Lines):
@@ -253,10 +253,10 @@ class Delimited(Table, Lines):
     def parse(self, block: bytes, line: int) -> Piece:
         """Return the rows of a block; raise ValueError if a line cannot be read."""
         if not block:
-            return Piece(np.zeros((0, len(self.features))), None if self.label is None else coded([]), Place(), [])
+            return Piece(np.zeros((0, len(self.features))), None if self.label is None else coded([]), [])
         x, label, faults = self.parts(self._arrays(block))
         lines = [number for number, text in enumerate(block.splitlines(), line) if text.strip()] if faults else []
-        return faults.piece(x.astype(float), label, Place(), lambda row: f"{self.name}, line {lines[row]}")
+        return faults.piece(x.astype(float), label, lambda row: f"{self.name}, line {lines[row]}")
 
     def _arrays(self, block: bytes) -> list[Any]:
         arrow, reader = (require_package(f"pyarrow{end}", "reading CSV files") for end in ("", ".csv"))
@@ -298,7 +298,8 @@ class Delimited(Table, Lines):
             return self._arrays(block) if block.strip() else []
 
 
-def _decoded(columns: list[Any]) -> list[Any]:
+def decoded(columns: list[Any]) -> list[Any]:
+    """Return columns without chunks, with the values of coded ones."""
     columns = [column.combine_chunks() if hasattr(column, "chunks") else column for column in columns]
     return [a.dictionary_decode() if str(a.type).startswith("dictionary") else a for a in columns]
 

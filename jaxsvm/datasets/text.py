@@ -1,16 +1,23 @@
-"""Read text in blocks of lines: whole blocks by a library, halves of one that it refuses until the line is found."""
+"""Read text in blocks of lines: whole blocks by a library, halves of one that it refuses until the line is found.
+
+svmlight, lines `label index:value ...`, is read by scikit-learn.
+"""
 
 import bz2
 import contextlib
 import gzip
+import io
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from jaxsvm.datasets.labels import joined_texts
-from jaxsvm.datasets.layout import Piece, Place, stacked
-from jaxsvm.errors import DataError, InputError
+import numpy as np
+
+from jaxsvm.datasets.labels import EXACT, Texts, coded, fault_of_label, joined_texts
+from jaxsvm.datasets.layout import Layout, Piece, stacked
+from jaxsvm.errors import DataError, InputError, require_package
 
 BYTES_PER_PIECE = 1 << 22
 """Pieces in which text is read, so that memory does not depend on its length; not measured."""
@@ -29,11 +36,11 @@ class Lines:
         """Return the rows of a block that begins with some line; raise ValueError if a line cannot be read."""
         raise NotImplementedError
 
-    def pieces(self, at: Place, step: int | None = None) -> Iterator[Piece]:
-        """Yield all rows from a place on."""
+    def pieces(self, step: int | None = None) -> Iterator[Piece]:
+        """Yield all rows."""
         del step  # the size of pieces of text is in bytes
         with opened(self.name) as file:
-            line = file.read(at.offset).count(b"\n") + 1
+            line = 1
             while block := file.read(BYTES_PER_PIECE):
                 block += file.readline()
                 lines = block.count(b"\n")
@@ -46,7 +53,7 @@ class Lines:
                 if parts:
                     label = None if parts[0].label is None else joined_texts([part.label for part in parts])
                     damaged = [fault for part in parts for fault in part.damaged]
-                    yield Piece(stacked([part.x for part in parts]), label, Place(at.file, file.tell()), damaged)
+                    yield Piece(stacked([part.x for part in parts]), label, damaged)
 
     def _read(self, block: bytes, line: int) -> list[Piece]:
         if not block.strip():
@@ -91,3 +98,54 @@ def told(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise DataError(f"{name}: cannot be read: {' '.join(str(error).split())}.") from error
+
+
+class Svmlight(Lines):
+    """A svmlight file; points are read as CSR, whole labels as whole numbers."""
+
+    expected = "; a line such as '+1 3:0.5 7:1' is needed (name a table .csv)"
+
+    def __init__(self, name: str, base: int | None = None, d: int | None = None, labelled: bool = True) -> None:
+        super().__init__(name)
+        self.base = base  # the first index; None: not known yet, indices are left as they are written
+        self.d, self.labelled = d, labelled  # features; None: as many as occur
+        self.layout, self.notes = Layout(index_base=base), ()
+        self._load = require_package("sklearn.datasets", "reading svmlight files").load_svmlight_file
+        self._csr = require_package("scipy.sparse", "reading svmlight files").csr_array
+
+    def parse(self, block: bytes, line: int) -> Piece:
+        """Return the rows of a block; raise ValueError if a line cannot be read."""
+        block = re.sub(rb"#[^\n]*", b"", block) if b"#" in block else block
+        if b"_" in block:
+            raise ValueError("an underscore is no part of a number")
+        block = re.sub(rb":[ \t]+", b":", block)  # LIBSVM's own data set "protein" has blanks there
+        x, y = self._load(io.BytesIO(block), zero_based=True)
+        if not (np.isfinite(x.data).all() and np.isfinite(y).all()):
+            raise ValueError("a number is not finite, remove or impute it first")
+        for match in re.finditer(rb":([+-]?[0-9]{16,})(?=\s|$)", block):
+            if int(float(match[1])) != int(match[1]):
+                raise ValueError(f"{match[1].decode()} is a whole number that float64 does not hold")
+        base, highest = self.base or 0, int(x.indices.max(initial=-1))
+        if x.indices.min(initial=base) < base:
+            raise ValueError("the feature index is 0, and indices count from 1: say zero_based=True (--index-base 0)")
+        d = max(highest + 1 - base, 0) if self.d is None else self.d
+        if highest - base >= d:
+            counted = "" if base else ", and indices count from 0"
+            raise ValueError(f"the feature index is {highest}{counted}, and features={d} was given")
+        points = self._csr((x.data, x.indices - base, x.indptr), shape=(x.shape[0], d))
+        return Piece(points, self._labels(block, y) if self.labelled else None, [])
+
+    def _labels(self, block: bytes, y: np.ndarray) -> Texts:
+        different, codes = np.unique(y, return_inverse=True)
+        if np.abs(different).max(initial=0) < EXACT:
+            return Texts([_plain(label) for label in different.tolist()], codes)
+        label = coded(line.split(None, 1)[0].decode() for line in block.splitlines() if line.strip())
+        for text in label.values:
+            if fault := fault_of_label(text):
+                raise ValueError(f"the label {fault}")
+        return label
+
+
+def _plain(label: float) -> str:
+    """Write a label without a fraction of zero: the format does not distinguish 1 from 1.0."""
+    return str(int(label)) if label == np.rint(label) else repr(label)

@@ -18,6 +18,9 @@ import jax
 import numpy as np
 
 from jaxsvm.datasets.labels import is_nothing
+from jaxsvm.datasets.labels import joined as labels_of
+from jaxsvm.datasets.layout import Wanted, stacked
+from jaxsvm.datasets.source import Source
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
 from jaxsvm.errors import InputError, require_finite, require_package
@@ -147,6 +150,8 @@ def _partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
     if hasattr(data, "to_delayed"):
         if label is None or label not in data.columns:
             raise InputError(f"label is {label!r}: the column of labels is needed, one of {list(data.columns)}.")
+        if weight is not None and weight not in data.columns:
+            raise InputError(f"weight is {weight!r}: a column is needed, one of {list(data.columns)}.")
         return [dask.delayed(_of_frame)(part, label, weight) for part in data.to_delayed()]
     raise InputError(f"data is a {type(data).__name__}: Dask arrays, a dataframe or a list of delayed are needed.")
 
@@ -168,9 +173,15 @@ def _parts(part: Any) -> Any:
 
 
 def _of_frame(frame: Any, label: str, weight: str | None) -> tuple[Any, ...]:
-    y, u = frame[label].to_numpy(), None if weight is None else frame[weight].to_numpy(float)
-    x = frame.drop(columns=[label] if weight is None else [label, weight]).to_numpy()
-    return (x, y) if u is None else (x, y, u)
+    """Return a partition's features and labels, by the rules of files, and its weights."""
+    if not len(frame):
+        return np.zeros((0, len(frame.columns) - 1 - (weight is not None))), np.zeros(0)
+    wanted = Wanted(drop=() if weight is None else (weight,))
+    pieces = list(Source(("data",), label=label, frame=frame, wanted=wanted).pieces())
+    if damaged := [fault for piece in pieces for fault in piece.damaged]:
+        raise InputError(f"{damaged[0]}.")
+    x, y = stacked([piece.x for piece in pieces]), labels_of("data", [piece.label for piece in pieces])
+    return (x, y) if weight is None else (x, y, frame[weight].to_numpy(float))
 
 
 def _checked(part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
