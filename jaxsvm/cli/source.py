@@ -123,9 +123,8 @@ def new_points(
     if preparation is None and drop:  # which are left out of a table, that is taken as it is otherwise
         preparation = Preparation(tuple(map(Column, model.columns or range(cast(int, model.basis.columns)))))
     if preparation is not None and kind in TABLES:
-        mark = preparation.decimal if decimal is None else decimal
         wanted = Wanted(optional=not unlabelled and label is None)
-        source = Source(files, label=place, decimal=mark, wanted=wanted)
+        source = Source(files, label=place, decimal=decimal or preparation.decimal, wanted=wanted)
         return prepared(preparation.read(source, model.layout, drop), preparation, model.coef.dtype)
     if decimal not in (None, "."):
         raise InputError(f"--decimal is {decimal!r}: the model was trained without; train it with --decimal , first.")
