@@ -18,9 +18,7 @@ import jax
 import numpy as np
 
 from jaxsvm.datasets.labels import is_nothing
-from jaxsvm.datasets.labels import joined as labels_of
-from jaxsvm.datasets.layout import Wanted, stacked
-from jaxsvm.datasets.source import Source
+from jaxsvm.datasets.reading import load
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
 from jaxsvm.errors import InputError, require_finite, require_package
@@ -175,13 +173,9 @@ def _parts(part: Any) -> Any:
 def _of_frame(frame: Any, label: str, weight: str | None) -> tuple[Any, ...]:
     """Return a partition's features and labels, by the rules of files, and its weights."""
     if not len(frame):
-        return np.zeros((0, len(frame.columns) - 1 - (weight is not None))), np.zeros(0)
-    wanted = Wanted(drop=() if weight is None else (weight,))
-    pieces = list(Source(("data",), label=label, frame=frame, wanted=wanted).pieces())
-    if damaged := [fault for piece in pieces for fault in piece.damaged]:
-        raise InputError(f"{damaged[0]}.")
-    x, y = stacked([piece.x for piece in pieces]), labels_of("data", [piece.label for piece in pieces])
-    return (x, y) if weight is None else (x, y, frame[weight].to_numpy(float))
+        return np.zeros((0, 1)), np.zeros(0)
+    found = load(frame.drop(columns=[] if weight is None else [weight]), label=label)
+    return (found.x, found.y) if weight is None else (found.x, found.y, frame[weight].to_numpy(float))
 
 
 def _checked(part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from jaxsvm.datasets.labels import Texts, targets, value_of
-from jaxsvm.datasets.layout import Piece
+from jaxsvm.datasets.labels import Texts, joined, targets, value_of
 from jaxsvm.datasets.source import Scan, Source, counted, different, files_of, scan
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
@@ -83,15 +82,17 @@ class FileDesign(OfChunks):
 
     def _arrays(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         places = None if self.classes is None else {label: k for k, label in enumerate(self.classes)}
+        where = ", ".join(self.source.paths)
         for piece in self.source.pieces():
             counted(piece, self.damaged, 0, [])
+            if not piece.x.shape[0]:
+                continue
             with np.errstate(over="ignore"):
                 x = np.asarray(piece.x.toarray() if hasattr(piece.x, "toarray") else piece.x, self.dtype)
             if x.dtype != piece.x.dtype and not np.isfinite(x).all():
-                raise DataError(
-                    f"{', '.join(self.source.paths)}: have numbers that {x.dtype} does not hold: pass dtype=."
-                )
-            yield x, targets_of(piece) if places is None else _codes(piece.label, places, ", ".join(self.source.paths))
+                raise DataError(f"{where}: have numbers that {x.dtype} does not hold: pass dtype=.")
+            label = piece.label
+            yield x, targets(joined(where, [label])) if places is None else _codes(label, places, where)
 
 
 @transfers
@@ -137,13 +138,6 @@ def from_files(
 
 MOST_CLASSES = 1000
 """Number of different labels above which a file's labels are taken for numbers."""
-
-
-def targets_of(piece: Piece) -> np.ndarray:
-    """Return the targets of a piece, float64 `(k,)`."""
-    values, codes = different(piece.label)
-    numbers = [value_of(value) for value in values] if isinstance(piece.label, Texts) else values
-    return targets(np.asarray(numbers))[codes] if len(numbers) else np.zeros(0)
 
 
 def _codes(label: Any, places: dict[Any, int], where: str) -> np.ndarray:
