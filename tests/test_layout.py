@@ -48,7 +48,7 @@ LINES = {
     "coresets": 2_686,
     "datasets": 2_245,
     "derivatives": 506,
-    "designs": 2_444,
+    "designs": 2_443,
     "estimators": 2_875,
     "face": 321,
     "gram": 1_457,
@@ -68,7 +68,7 @@ LINES = {
     "solvers": 5_994,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1622, 226
+OWN_IMPORTS, FILES = 1618, 225
 """Lines that import from this library, and files."""
 
 
