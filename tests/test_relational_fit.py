@@ -384,6 +384,7 @@ def test_errors_say_what_to_do():
             "also the name of a column of T2",
             lambda: relational.Join({**tables, "T2": {**tables["T2"], "y": tables["T2"]["b"]}}, ("T1", "y")),
         ),
+        ("column 0 of the header has no name", lambda: relational.Join({"f": {"": [1], "y": [0]}}, ("f", "y"))),
         ("columns of 1, 2 rows", lambda: relational.Join({"f": {"x": [1], "y": [0, 1]}}, ("f", "y"))),
         ("eps is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), 3.0, engine="sketch")),
     ]
@@ -445,17 +446,6 @@ def test_a_plain_name_of_a_column_that_is_no_feature_is_refused(name):
 def test_rows_that_cannot_be_predicted_are_refused(rows, text):
     with pytest.raises(InputError, match=text):
         two_of_one_name()[0].predict(rows)
-
-
-def test_a_column_without_a_name_is_no_constant():
-    rng = np.random.default_rng(0)
-    f = {"": np.arange(50.0), "k": rng.integers(0, 5, 50), "x": rng.normal(size=50), "y": np.arange(50) > 25}
-    tables = {"f": f, "d": {"k": np.arange(5), "z": rng.normal(size=5)}}
-    with pytest.raises(InputError, match="table f: column 0 of the header has no name"):
-        relational.Join(tables, ("f", "y"))
-    assert relational.Join(tables, ("f", "y"), {"f": ["x"], "d": ["z"]}).feature_names == ["f.x", "d.z"]
-    block = prepared(relational.Join({"f": {"x": f["x"], "y": f["y"]}}, ("f", "y")), intercept=True).blocks[0]
-    assert block.names == ["x", None]  # the constant
 
 
 # --- the course of a fit ---------------------------------------------------------------------------------------------
