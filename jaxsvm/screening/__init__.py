@@ -22,9 +22,13 @@ _OF_PATHS = {
 }
 """Public names that solve whole paths, imported on first use, since paths import this room."""
 EpsilonPath: Any
+"""`jaxsvm.path.epsilon.EpsilonPath`."""
 Report: Any
+"""`jaxsvm.path.screening_report.Report`."""
 epsilon_path: Callable[..., Any]
+"""`jaxsvm.path.epsilon.epsilon_path`."""
 screening_report: Callable[..., Any]
+"""`jaxsvm.path.screening_report.screening_report`."""
 
 
 def __getattr__(name: str) -> Any:
