@@ -15,10 +15,8 @@ from jaxsvm.screening.rules import (
 )
 
 _OF_PATHS = {
-    "EpsilonPath": "jaxsvm.path.epsilon",
-    "Report": "jaxsvm.path.screening_report",
-    "epsilon_path": "jaxsvm.path.epsilon",
-    "screening_report": "jaxsvm.path.screening_report",
+    **dict.fromkeys(("EpsilonPath", "epsilon_path"), "jaxsvm.path.epsilon"),
+    **dict.fromkeys(("Report", "screening_report"), "jaxsvm.path.screening_report"),
 }
 """Public names that solve whole paths, imported on first use, since paths import this room."""
 EpsilonPath: Any

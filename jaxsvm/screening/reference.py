@@ -213,11 +213,7 @@ def _largest(wide: Restrictable, a: Array) -> Any:
 
 
 def checked_C(C_ref: Any, name: str = "C_ref") -> Any:
-    """Return the C of a reference, `()`, or None.
-
-    Raises:
-        InputError: On anything but one positive finite number; a traced one passes.
-    """
+    """Return the C of a reference, `()`, or None; refuse anything but one positive finite number; traced ones pass."""
     if C_ref is not None and (is_concrete(C_ref) or np.ndim(C_ref)):
         require_positive(name, C_ref)
     return C_ref
