@@ -64,7 +64,7 @@ LINES = {
     "relational": 3_965,
     "results": 658,
     "runtime": 1_230,
-    "screening": 800,
+    "screening": 798,
     "solvers": 5_994,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
