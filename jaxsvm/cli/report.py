@@ -76,7 +76,8 @@ def show(as_json: bool, report: dict[str, Any]) -> None:
         console.print(facts)
         for rows in filter(None, (report.get("widths"), report.get("path"), report.get("table"))):
             titles, lines = cells(rows)
-            table = Table(*(Column(title, justify="right", no_wrap=True) for title in titles), box=None)
+            columns = [Column(title, justify="right", overflow="fold") for title in titles]
+            table = Table(*columns, box=None, pad_edge=False)
             for row, line in zip(rows, lines, strict=True):
                 table.add_row(*line, style=None if row.get("certified", True) else "red")
             console.print(table)
