@@ -10,11 +10,10 @@ from jaxsvm.errors import require_package
 
 require_package("sklearn", "jaxsvm.estimators")
 
-from jaxsvm.estimators.classifier import SVC
+from jaxsvm.estimators.classifier import SVC, NuSVC
 from jaxsvm.estimators.linear import CoresetSVC, LinearSVC, NystroemSVC
-from jaxsvm.estimators.nu import NuSVC, NuSVR
 from jaxsvm.estimators.path import SVCPath
-from jaxsvm.estimators.regression import SVR, OneClassSVM
+from jaxsvm.estimators.regression import SVR, NuSVR, OneClassSVM
 from jaxsvm.estimators.stochastic import PegasosClassifier, SBPClassifier
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Classify with kernel support vector machines: scikit-learn's `SVC`, with certified solutions."""
+"""Classify with kernel support vector machines: scikit-learn's `SVC` and `NuSVC`, with certified solutions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from itertools import combinations
 from typing import Any, Self
 
+import jax
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
@@ -21,15 +22,18 @@ from jaxsvm.estimators import probability as probabilities
 from jaxsvm.estimators.base import KernelEstimator, LibsvmEstimator, report, require_finite, warn_of
 from jaxsvm.estimators.kernel_values import Samples, samples
 from jaxsvm.estimators.machines import (
+    MOST_VARIABLES,
     Machine,
     Progress,
     against_rest,
     class_slices,
     coefficients,
     decisions,
+    first_at_bounds,
     hard_margin,
     last_of_dag,
     pairs,
+    require_storable,
     train,
     undecided,
 )
@@ -42,8 +46,8 @@ from jaxsvm.estimators.validation import (
     require_classes,
     sample_weights,
 )
-from jaxsvm.loop.interruption import estimating
-from jaxsvm.loop.many import Solved
+from jaxsvm.loop.interruption import estimating, until_halt
+from jaxsvm.loop.many import BoxData, Solved, padded_size, solve_box
 from jaxsvm.models.machines import votes
 from jaxsvm.models.model import is_positive
 from jaxsvm.points.rows import SparseRows
@@ -321,3 +325,83 @@ class SVC(KernelClassifier, LibsvmEstimator):
     break_ties: bool = False
     random_state: Seed | None = None
     solver: Solver | None = None
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class NuSVC(KernelClassifier, LibsvmEstimator):
+    """Support vector classification with a kernel, nu in place of C.
+
+    `min a'Qa / 2` over `0 <= a <= 1`, where the sum of each class is `nu n / 2` (Schoelkopf et al. 2000; LIBSVM's
+    scale). Its solution divided by its margin r is that of `SVC(C=1 / r)`, and is certified as such: `certificate_` is
+    that of the hinge problem at that C. Parameters and attributes are those of `sklearn.svm.NuSVC`.
+
+    Args:
+        nu: At most this share of the samples has margin errors, at least this share is support; in (0, 1], up to twice
+            the share of the smaller class.
+        class_weight: Factors of sample weights by class, "balanced", or None; nu is a share of their sum.
+
+    Attributes:
+        C_: The C at which `SVC` has the same solution, one number per machine.
+
+    All other parameters and attributes are those of `SVC`.
+    """
+
+    nu: float = 0.5
+    probability: bool | str = probabilities.DEFAULT_PROBABILITY
+    break_ties: bool = False
+    random_state: Seed | None = None
+    _may_round = False  # kernel values are float64 throughout
+    scikit_learn_class = "NuSVC"
+
+    def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
+        data = data.with_definiteness()
+        progress = Progress(self, len(machines))
+        solved = [progress.ended(self._solve(data, machine, self.nu)) for machine in until_halt(machines)]
+        self.C_ = np.array([solution.parameter for solution in solved])
+        return solved
+
+    def _trained_on_part(self, data: Samples, machines: list[Machine]) -> list[Solved]:
+        """Train with the largest feasible nu if a part of the samples is too uneven for the requested one."""
+        nus = [min(self.nu, _largest_nu(machine) * (1 - 1e-12)) for machine in machines]
+        pairs = until_halt(zip(machines, nus, strict=True))
+        return [self._solve(data, machine, nu) for machine, nu in pairs]
+
+    def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
+        try:
+            super()._require_classes(codes, weight)
+        except ValueError as error:
+            raise ValueError(f"specified nu is infeasible: {error}") from None  # as LIBSVM says it
+        weight = np.maximum(weight, 0)
+        sums, counts = (np.bincount(codes, values, len(self.classes_)) for values in (weight, weight > 0))
+        for i, j in self._places:
+            largest = 2 * min(sums[i], sums[j]) / max(sums[i] + sums[j], np.finfo(float).tiny)
+            if 0 < largest < self.nu:
+                raise ValueError(
+                    f"specified nu is infeasible: nu is {self.nu}, and at most twice the smaller class's share of the "
+                    f"weights, {largest:.6g}, is possible."
+                )
+            require_storable(int(counts[i] + counts[j]), MOST_VARIABLES, "SVC with a C")
+
+    def _solve(self, data: Samples, machine: Machine, nu: float) -> Solved:
+        if _largest_nu(machine) <= 0:
+            return undecided(machine)
+        n, size, parts = machine.n, padded_size(machine.n, up_to=MOST_VARIABLES), machine.parts
+        signs, budget = machine.signs, nu * machine.upper.sum() / 2
+        y, upper, start = np.ones(size), np.zeros(size), np.zeros(size)
+        y[:n], upper[:n] = signs, machine.upper
+        for sign in (-1, 1):
+            mine = np.flatnonzero(signs == sign)
+            start[mine] = first_at_bounds(budget, upper[mine])
+        problem = BoxData(y, np.zeros(size), upper, "nu", start=start)
+        with jax.enable_x64(True):
+            if data.K is None:
+                x = data.points(parts)
+                data, parts = data._replace(K=data.values.between(x, x)), (slice(0, n),)
+            operator = data.operator(parts, size)
+            solved = solve_box(operator, problem, self.tol, self.max_iter)
+        return solved._replace(dual_coef=solved.dual_coef[:n])
+
+
+def _largest_nu(machine: Machine) -> float:
+    y, upper = machine.signs, machine.upper
+    return 2 * min(upper[y == 1].sum(), upper[y == -1].sum()) / upper.sum() if len(y) else 0.0

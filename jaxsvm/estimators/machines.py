@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 from threadpoolctl import ThreadpoolController
 
+from jaxsvm.errors import InputError
 from jaxsvm.estimators.kernel_values import Samples, padded_rows
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import watching
@@ -39,6 +40,9 @@ from jaxsvm.results.judge import judged
 from jaxsvm.results.status import Status
 from jaxsvm.solvers.contract import Solver
 
+MOST_VARIABLES = 2 * LARGEST_PADDED
+"""Largest number of dual variables whose kernel values are stored: 2 GiB in float64."""
+
 
 class Machine(NamedTuple):
     """A problem of two classes."""
@@ -61,6 +65,17 @@ def undecided(machine: Machine) -> Solved:
     """Return the solution of a pair that lacks a class: it decides for the other one everywhere."""
     bias = float(machine.signs.max(initial=-1) + machine.signs.min(initial=1)) / 2
     return constant_solution(machine.n, bias)
+
+
+def require_storable(n: int, most: int, instead: str) -> None:
+    """Refuse n samples if kernel values of at most `most` are stored; `instead` names the estimator to use."""
+    if n > most:
+        raise InputError(f"X has {n} samples: kernel values of up to {most} are stored; use {instead}.")
+
+
+def first_at_bounds(budget: float, upper: np.ndarray) -> np.ndarray:
+    """Return LIBSVM's start: the first samples at their bounds `(n,)`, until their sum is `budget`."""
+    return np.clip(budget - np.append(0, np.cumsum(upper)[:-1]), 0, upper)
 
 
 def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:

@@ -1,9 +1,9 @@
-"""Solve box problems other than classification, with scikit-learn's interface: `SVR` and `OneClassSVM`."""
+"""Solve box problems other than classification, with scikit-learn's interface: `SVR`, `NuSVR`, `OneClassSVM`."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
@@ -15,8 +15,8 @@ from sklearn.utils.validation import _num_samples
 
 from jaxsvm.estimators.base import LibsvmEstimator, report, require_finite
 from jaxsvm.estimators.kernel_values import Samples, samples
-from jaxsvm.estimators.machines import Progress, hard_margin
-from jaxsvm.estimators.validation import costs, sample_weights
+from jaxsvm.estimators.machines import MOST_VARIABLES, Progress, first_at_bounds, hard_margin, require_storable
+from jaxsvm.estimators.validation import POSITIVE, costs, sample_weights
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import estimating
 from jaxsvm.loop.many import (
@@ -34,8 +34,6 @@ from jaxsvm.problems.machines import one_class_problem, svr_problem, tube
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.status import Status
 
-MOST_VARIABLES = 2 * LARGEST_PADDED
-"""Largest number of dual variables whose kernel values are stored: 2 GiB in float64."""
 ZERO_OBJECTIVE = (
     "The objective is 0: the points have the origin in their midst in feature space, no plane keeps them apart from "
     "it, and decision values are rounding. Take a kernel of positive values (rbf), or points that are not centred."
@@ -165,6 +163,52 @@ class SVR(Regressor):
         return solved._replace(dual_coef=solved.dual_coef[: 2 * n])
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class NuSVR(Regressor):
+    """Support vector regression with a kernel, a share nu of errors in place of the width of the tube.
+
+    `min |w|^2 / 2 + sum_i C_i (nu epsilon + max(0, |y_i - f(x_i)| - epsilon))` over w, b and `epsilon >= 0`. Parameters
+    and attributes are those of `sklearn.svm.NuSVR`. Its solution is that of `SVR` at the epsilon that it finds
+    (`epsilon_`), and is certified as such.
+
+    Args:
+        nu: At most this share of the samples is outside the tube, at least this share is support, in (0, 1].
+        C: The cost of a unit of error outside the tube, > 0.
+
+    Attributes:
+        epsilon_: Half the width of the tube, in units of y.
+
+    All other parameters and attributes are those of `SVR`.
+    """
+
+    nu: float = 0.5
+    _limits: ClassVar[dict[str, Any]] = {"C": POSITIVE}
+    scikit_learn_class = "NuSVR"
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any) -> Any:
+        n = int(np.count_nonzero(sample_weights(sample_weight, _num_samples(X)) > 0))
+        require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
+        return super()._learn(X, y, sample_weight)
+
+    def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
+        del progress  # one program
+        n, upper, data = len(target), self.C * weight, data.with_definiteness()
+        if not np.ptp(target):  # the optimum is 0, and so is the tube
+            self.epsilon_ = 0.0
+            return constant_solution(2 * n, 0.0)
+        problem = both_sides(target, upper, 0.0, padded_size(2 * n, up_to=MOST_VARIABLES))
+        start = np.tile(first_at_bounds(self.nu * upper.sum() / 2, upper), 2)
+        start = np.pad(start, (0, len(problem.y) - 2 * n))
+        problem = problem._replace(equality="tube", start=start)
+        with jax.enable_x64(True):
+            if data.K is None:
+                data = data._replace(K=data.values.between(data.x, data.x))
+            operator = data.operator((slice(0, n), slice(0, n)), len(problem.y))
+            solved = solve_box(operator, problem, self.tol, self.max_iter)
+        self.epsilon_ = solved.parameter
+        return solved
+
+
 def both_sides(target: np.ndarray, upper: np.ndarray, epsilon: float, size: int) -> BoxData:
     """Return the problem of regression: one variable per sample for errors above the tube, then one for errors below.
 
@@ -229,11 +273,6 @@ class OneClassSVM(OutlierMixin, OneMachine):
     def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return +1 for points inside, -1 outside, `(m,)`."""
         return np.where(self.decision_function(X) >= 0, 1, -1)
-
-
-def first_at_bounds(budget: float, upper: np.ndarray) -> np.ndarray:
-    """Return LIBSVM's start: the first samples at their bounds `(n,)`, until their sum is `budget`."""
-    return np.clip(budget - np.append(0, np.cumsum(upper)[:-1]), 0, upper)
 
 
 def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter: int, callback: Any) -> Solved:
