@@ -49,7 +49,7 @@ LINES = {
     "datasets": 2_183,
     "derivatives": 506,
     "designs": 2_443,
-    "estimators": 2_875,
+    "estimators": 2_859,
     "face": 321,
     "gram": 1_457,
     "kernels": 955,
@@ -68,7 +68,7 @@ LINES = {
     "solvers": 5_994,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1618, 225
+OWN_IMPORTS, FILES = 1612, 225
 """Lines that import from this library, and files."""
 
 
