@@ -68,7 +68,7 @@ LINES = {
     "solvers": 5_994,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1612, 225
+OWN_IMPORTS, FILES = 1608, 224
 """Lines that import from this library, and files."""
 
 
