@@ -536,7 +536,7 @@ def test_what_is_refused_by_all_readers(tmp_path, name, content, said):
         ("a.csv", {"label": "y", "header": False}, "no header"),
         ("a.csv", {"label": True}, "label is True"),
         ("a.csv", {"part": "test"}, "only npz"),
-        ("a.csv", {"part": "valid"}, '"train" or "test"'),
+        ("a.csv", {"part": "valid"}, "one of train, test"),
         ("a.csv", {"format": "arff"}, "one of svmlight, csv, npz"),
         ("a.csv", {"dtype": np.int32}, "int32: a floating one"),
         ("a.csv", {"zero_based": True}, "only svmlight files"),

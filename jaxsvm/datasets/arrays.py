@@ -106,16 +106,14 @@ class Arrays:
             values = entries.astype(np.float64 if wide.itemsize > 8 else wide)
         bad = ~np.isfinite(values) | rounded(entries)
         if columns is None:
-            x, rows = values, np.flatnonzero(bad.any(axis=1)) if bad.any() else ()
-            first = {int(row): (int(bad[row].argmax()), entries[row, bad[row].argmax()]) for row in rows}
+            x, (rows, places), found = values, np.nonzero(bad), entries[bad]
         else:
             x = type(raw)((values, columns, raw.indptr), shape=raw.shape)
             x.sum_duplicates()
-            wrong = np.flatnonzero(bad)[::-1]
-            rows = np.searchsorted(raw.indptr, wrong, side="right") - 1
-            first = {int(row): (int(columns[at]), entries[at]) for row, at in zip(rows, wrong, strict=True)}
-        for row, (column, value) in first.items():
-            faults[row] = f"column {column} of {self.key_x} is {_fault_of(value)}; {FILL}"
+            places, found = columns[bad], entries[bad]
+            rows = np.searchsorted(raw.indptr, np.flatnonzero(bad), side="right") - 1
+        for row, column, value in zip(rows.tolist(), places.tolist(), found.tolist(), strict=True):
+            faults.setdefault(row, f"column {column} of {self.key_x} is {_fault_of(value)}; {FILL}")
         y = None if self.y is None else np.asarray(self.y[begin:end])
         if y is not None and y.dtype.kind == "U":
             texts, codes = np.unique(y, return_inverse=True)

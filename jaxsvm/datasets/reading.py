@@ -189,12 +189,10 @@ def _check_arguments(
 ) -> None:
     if label is True:
         raise InputError("label is True: a column's name or index, an npz key, None or False (no labels) is needed.")
-    if part not in ("train", "test"):
-        raise InputError(f'part is {part!r}: "train" or "test" is needed.')
-    if format is not None and format not in FORMATS:
-        raise InputError(f"format is {format!r}: one of {', '.join(FORMATS)} is needed.")
     if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
         raise InputError(f"dtype is {jnp.dtype(dtype).name}: a floating one such as float32 is needed.")
+    require_one_of("part", part, ("train", "test"))
+    require_one_of("format", format or "csv", FORMATS)
     require_one_of("decimal", decimal, (".", ","))
     require_one_of("impute", impute or "mean", IMPUTE)
     require_one_of("scale", scale or "standardise", tuple(SCALES))

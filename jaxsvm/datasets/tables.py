@@ -236,7 +236,7 @@ class Delimited(Table, Lines):
         named = header if header is not None else of_rows or names_columns([first, *below], wanted.named)
         if named is None:
             word = shown(next(field for field in first if not _is_number(field)))
-            advice = "if the line names the columns, say so (header=True), if it is a sample, header=False"
+            advice = "if the line names the columns, say so (header=True, --label NAME), if not, header=False"
             raise DataError(f"{name}, line {lines[0][0]}: {word} is no number, and other fields are; {advice}.")
         self.skip = lines[0][0] - (not named)
         titles, notes = [""] * of_rows + first if named else None, ()
