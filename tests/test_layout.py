@@ -46,7 +46,7 @@ MOST_FILES = 12
 LINES = {
     "cli": 1_874,
     "coresets": 2_686,
-    "datasets": 2_183,
+    "datasets": 2_179,
     "derivatives": 506,
     "designs": 2_443,
     "estimators": 2_859,
