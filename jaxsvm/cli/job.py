@@ -381,8 +381,7 @@ def _of_fit(job: Job, problem: Any, C: float, fitted: Fit) -> Solution:
 
 def _by_estimator(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -> dict[int, Solution]:
     solutions: dict[int, Solution] = {}
-    one_class = job.metric == "inside"
-    named = "C" if job.options.nu is None else f"--nu is {job.options.nu}"
+    one_class, named = job.metric == "inside", "C" if job.options.nu is None else f"--nu is {job.options.nu}"
     with errors_of(named), watching(), suppress(KeyboardInterrupt):
         for place, C in until_halt(enumerate(Cs)):
             machines = estimator(job, C).fit(job.x, job.codes)

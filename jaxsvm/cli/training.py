@@ -39,10 +39,9 @@ def fit(
         started = time.monotonic()
         with interrupts.within(options.max_seconds if job.by_estimator else None):
             solution = solved(job, [C]).get(0)
-        if solution is None and interrupts.came:
-            raise KeyboardInterrupt
         if solution is None:
-            raise InputError("--max-seconds is too short: not all machines were trained; give it more time.")
+            short = InputError("--max-seconds is too short: not all machines were trained; give it more time.")
+            raise KeyboardInterrupt if interrupts.came else short
         seconds = time.monotonic() - started
         out = _saved(job, C, solution, interrupts)
         row = solution.row(job) | {"seconds": seconds}
