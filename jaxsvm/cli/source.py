@@ -23,8 +23,7 @@ def training_source(options: Training) -> Dataset | Sheet:
     data, label = options.data, options.label
     label = False if label is None and options.loss == "one_class" else label
     if not options.prepares:
-        base = zero_based(options.index_base)
-        dataset = load(data, label=label, dtype=options.dtype, zero_based=base)
+        dataset = load(data, label=label, dtype=options.dtype, zero_based=zero_based(options.index_base))
         _require_memory(data, dataset.x)
         return dataset
     files = files_of(data)
@@ -104,8 +103,7 @@ def libsvm_model(file: str, data: str, index_base: str) -> Model:
     model = from_libsvm(file)
     if kind_of(files_of(data)[0]) != "svmlight":
         return model
-    base = zero_based(index_base)
-    x = load(data, zero_based=base, like=model.layout).x
+    x = load(data, zero_based=zero_based(index_base), like=model.layout).x
     columns: Any = model.basis.columns  # no file holds a precomputed kernel
     return model if x.shape[1] <= columns else from_libsvm(file, features=x.shape[1])
 
