@@ -44,7 +44,7 @@ TYPES_RUN_UP = {*("relational/counting/sampling.py")}
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_873,
+    "cli": 1_871,
     "coresets": 2_686,
     "datasets": 2_179,
     "derivatives": 506,
