@@ -189,7 +189,8 @@ def pyplot():
 
 BREAK_EVEN_ROWS = 50_000
 PEERS = {"sgd": "DuckDB + SGDClassifier", "svc": "DuckDB + LinearSVC"}
-LARGEST = {"sgd": 40e6, "svc": 6e6, "rows": 40e6, "merge": np.inf, "grid": np.inf, "sketch": np.inf, "auto": np.inf}
+LARGEST = {"sgd": 40e6, "svc": 6e6, "formed": 8e6, "rows": 40e6, "merge": np.inf, "grid": np.inf, "sketch": np.inf,
+           "auto": np.inf}  # fmt: skip
 """Rows of the join up to which each is run: what fits in 8 GiB, for LinearSVC what it does in minutes."""
 
 
@@ -315,7 +316,7 @@ def knapsack(m=30, eps=0.1):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["flights", "scale", "cost", "breakeven", "plot", "knapsack", "one"])
-    parser.add_argument("--who", help="of breakeven: some of sgd,svc,rows,merge,grid,sketch,auto, to run anew")
+    parser.add_argument("--who", help="of breakeven: some of sgd,svc,formed,rows,merge,grid,sketch,auto, to run anew")
     parser.add_argument("--keys", type=int, default=100)
     parser.add_argument("--lam", type=float, nargs="+", default=[1e-2, 1e-3, 1e-4, 1e-5], help="of flights")
     parser.add_argument("--no-sketch", action="store_true")

@@ -187,7 +187,7 @@ def joins():
     ]  # fmt: skip
     text = (
         "## Joins\n\nTwo tables of 50,000 rows; the others train on the join that was formed first, while it fits into memory: `benchmarks/relational.py`. "  # noqa: E501
-        "**Below some 10 to 20 times the rows of the tables, forming the join is faster.**\n\n"
+        '**Up to ten times the rows of the tables `engine="auto"` forms the join itself; these figures are of before.**\n\n'  # noqa: E501
     )
     return text + table(("joined rows", "ours, s", "LinearSVC, s", "SGD, s", "certified gap"), lines)
 

@@ -1,6 +1,5 @@
 """Fits over joins: their certificates against the optimum of the materialised join; samples, databases, errors."""
 
-import jax
 import numpy as np
 import pytest
 from test_relational import GOLDEN, HUB, PATH, beta_of, join_of, tables_of, truth
@@ -143,14 +142,6 @@ def test_a_path():
         alone = relational.fit(join, lam, tol=1e-3)
         assert fit.lam == lam and fit.status == jaxsvm.Status.CONVERGED
         np.testing.assert_allclose(float(fit.certificate.primal), float(alone.certificate.primal), rtol=2e-3)
-
-
-def test_the_sketch_does_not_need_the_flag():
-    join = join_of(PATH)
-    on = relational.far_counts(join, beta_of(join), 0.3, engine="sketch")
-    with jax.enable_x64(False):
-        off = relational.far_counts(join, beta_of(join), 0.3, engine="sketch")
-    np.testing.assert_array_equal(on.counts[0][0], off.counts[0][0])
 
 
 def test_least_squares_from_moments():

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.linear.elimination import factored
-from jaxsvm.numerics.products import diagonal, matmul
+from jaxsvm.numerics.products import matmul
 
 
 def hinge_minimum(
@@ -88,16 +87,17 @@ def _product(a: np.ndarray, z: np.ndarray, room: np.ndarray, t: np.ndarray) -> f
 
 def solved(M: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Solve a system with a positive semidefinite matrix, scaled to a unit diagonal, `(p,)`."""
+    scale = 1 / np.sqrt(np.where(np.diagonal(M) > 0, np.diagonal(M), 1))
+    scaled = M * scale[:, None] * scale + 1e-14 * len(M) * np.eye(len(M))
+    if len(M) <= 64:  # which NumPy solves in one thread, without a program for each size
+        return scale * np.linalg.solve(scaled, scale * right)
     with jax.enable_x64(True):
-        return np.asarray(_solved(M, right))
+        return scale * np.asarray(_solved(scaled, scale * right))
 
 
 @jax.jit
 def _solved(M: Float[Array, "p p"], right: Float[Array, " p"]) -> Float[Array, " p"]:
-    squares = diagonal(M)
-    scale = 1 / jnp.sqrt(jnp.where(squares > 0, squares, 1))
-    scaled = M * scale[:, None] * scale[None, :] + 1e-14 * len(M) * jnp.eye(len(M), dtype=M.dtype)
-    return scale * factored(scaled).solve(scale * right)
+    return factored(M).solve(right)
 
 
 class _Rows:

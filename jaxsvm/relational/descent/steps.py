@@ -97,7 +97,7 @@ class Descent:
         few = kind_for(part, lane.square)(
             part, lane, self.unit, 10 * self.tol, MEASURED.start_passes, self.stop, self.deadline
         )
-        few.sizes = np.zeros(p + 1)
+        few.sizes = self.sizes
         few.run()
         self.lane.w = self.lane.best = few.lane.best
         if not lane.square:
