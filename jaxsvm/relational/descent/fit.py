@@ -196,7 +196,7 @@ def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed 
         if rows is not None:
             return rows, f"formed: the join has {float(join.size):,.0f} rows, each kept with its features, exact"
     if isinstance(engine, str) and engine == "formed":
-        raise InputError(f"engine is 'formed': {float(join.size):.3g} rows do not fit, or {method=} counts; take 'auto'.")
+        raise InputError(f"engine is 'formed': {float(join.size):.3g} rows do not fit, or {method=}; take 'auto'.")
     counter, why = engine_for(join, engine, eps)
     return Counted(join, counter), why
 
