@@ -51,13 +51,12 @@ from jaxsvm.runtime.meshes import shard_lanes
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.around.on_simplex import polished, sampled
 from jaxsvm.solvers.around.screened import screened
-from jaxsvm.solvers.box.dual_coordinate_ascent import SDCA
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
+from jaxsvm.solvers.box.single_samples import SDCA, Perceptron
 from jaxsvm.solvers.simplex.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
-from jaxsvm.solvers.stochastic.perceptron import Perceptron
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
 from jaxsvm.solvers.working_set import WorkingSet
 

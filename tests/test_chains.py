@@ -15,8 +15,8 @@ import jaxsvm
 from jaxsvm import FrankWolfe
 from jaxsvm.kernels import RBF
 from jaxsvm.path import chains
-from jaxsvm.path.carried import point_of, products_of
 from jaxsvm.path.carried_chain import next_start
+from jaxsvm.path.chains import point_of, products_of
 from jaxsvm.path.measured import MEASURED
 
 SOLVER = FrankWolfe(tol=1e-5)

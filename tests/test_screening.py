@@ -22,7 +22,7 @@ from jaxsvm.gram.dense import among
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics import sizes
 from jaxsvm.numerics.precision import widened
-from jaxsvm.path.carried import first_point, products_of
+from jaxsvm.path.chains import first_point, products_of
 from jaxsvm.screening import ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
 from jaxsvm.screening import rules as rules_module
 

@@ -31,7 +31,7 @@ from jaxsvm.loop.many import solve_whole
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.numerics.sizes import class_of, filled
-from jaxsvm.path.carried import (
+from jaxsvm.path.chains import (
     CarriedPoint,
     as_reference,
     certified,
@@ -57,8 +57,7 @@ from jaxsvm.solvers.box.sequential_minimal_optimization import SMO, State
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
-from jaxsvm.solvers.working_set.bounded import carried
-from jaxsvm.solvers.working_set.members import ends
+from jaxsvm.solvers.working_set.block import carried, ends
 
 CHECK_EVERY = 32
 """Pair steps between two computations of the gap."""

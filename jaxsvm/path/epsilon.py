@@ -25,8 +25,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.round import ready
-from jaxsvm.path.carried import certified, point_of, products_of, scaled_up
-from jaxsvm.path.chains import on_host_stacked
+from jaxsvm.path.chains import certified, on_host_stacked, point_of, products_of, scaled_up
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.solve import Path, PathOptions, chain_link
 from jaxsvm.problems.contract import Restrictable, require_problem

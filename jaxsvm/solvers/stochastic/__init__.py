@@ -1,1 +1,1 @@
-"""Stochastic solvers: Pegasos, SGD in a ball, the Perceptron and the Stochastic Batch Perceptron."""
+"""Stochastic solvers: Pegasos, SGD in a ball, and the Stochastic Batch Perceptron."""

@@ -20,17 +20,21 @@ from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import Origin, StartLike, onto_simplex, starting_point, weights_of
-from jaxsvm.solvers.working_set import bounded
-from jaxsvm.solvers.working_set.block import Steps, double_steps, pair_steps
-from jaxsvm.solvers.working_set.members import (
+from jaxsvm.solvers.working_set.block import (
     RowCache,
+    Steps,
     among,
+    box_sums,
     candidates,
+    double_steps,
     empty_cache,
     ends,
     enlarged_cache,
     fetched,
     is_negative_along,
+    moved_in_box,
+    pair_steps,
+    refreshed_box,
     with_new_members,
 )
 
@@ -106,7 +110,7 @@ class WorkingSet(Solver[Restrictable]):
         if problem.bounded:
             box = cast(BoxProblem, problem)
             a = starting_point(box, init)
-            return self.begun(problem, {"a": a, **bounded.begun(box, None if isinstance(init, Origin) else a)})
+            return self.begun(problem, {"a": a, **box_sums(box, None if isinstance(init, Origin) else a)})
         if problem.free_bias:
             raise InputError("the problem has a free bias, which sets without upper bounds cannot keep: use `Newton`.")
         svm = cast(SquaredHingeProblem, problem)
@@ -154,7 +158,7 @@ class WorkingSet(Solver[Restrictable]):
         members, entered, places = with_new_members(problem, a, s, state.members, state.entered, counters.steps, fresh)
         cache, slots, count = fetched(problem.gram, state.cache, members, counters.steps, len(fresh))
         count = (fresh < problem.n).sum(dtype=jnp.int32) if problem.gram.stored else count  # counted although stored
-        moved: Any = bounded.moved if problem.bounded else moved_with_scales
+        moved: Any = moved_in_box if problem.bounded else moved_with_scales
         rows = cast(DenseGram, problem.gram).K if problem.gram.stored else cache.rows
         K = state.K if problem.gram.stored else among(state.K, rows, slots, members, places)
         between = rows[slots[:, None], slots] if problem.gram.stored else K
@@ -171,7 +175,7 @@ class WorkingSet(Solver[Restrictable]):
         )
 
     def refresh(self, problem: Restrictable, state: "State") -> "State":
-        refreshed: Any = bounded.refreshed if problem.bounded else refreshed_sums
+        refreshed: Any = refreshed_box if problem.bounded else refreshed_sums
         return state._replace(**refreshed(problem, state))
 
     def running_excess(self, problem: Restrictable, state: "State") -> Float[Array, ""]:
