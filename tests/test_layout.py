@@ -65,7 +65,7 @@ LINES = {
     "results": 658,
     "runtime": 1_230,
     "screening": 798,
-    "solvers": 5_967,
+    "solvers": 5_957,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
 OWN_IMPORTS, FILES = 1608, 224

@@ -14,7 +14,7 @@ from jaxsvm.loop import choice
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.numerics.products import weighted_rows
 from jaxsvm.numerics.selection import largest_packed
-from jaxsvm.solvers.working_set import block
+from jaxsvm.solvers import working_set_block as block
 
 SMALL = WorkingSet(tol=1e-3, size=16, fresh=8)
 

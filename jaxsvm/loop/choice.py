@@ -23,9 +23,9 @@ from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.box.interior_point import InteriorPoint, affordable, few_features
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver, with_max_steps
+from jaxsvm.solvers.simplex.feature_newton import FeatureNewton, features
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
-from jaxsvm.solvers.simplex.newton.reproduced import FeatureNewton, features
 from jaxsvm.solvers.working_set import WorkingSet
 
 

@@ -42,7 +42,7 @@ from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.working_set import WorkingSet
-from jaxsvm.solvers.working_set.block import double_steps, ends, ends_of_groups, pair_steps, sides
+from jaxsvm.solvers.working_set_block import double_steps, ends, ends_of_groups, pair_steps, sides
 
 ROUNDING_OF_ZERO = 1e-12
 """A violation, or a gap where the optimum is 0, up to which it counts as 0."""

@@ -27,8 +27,8 @@ from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers import working_set as sets
+from jaxsvm.solvers.simplex.feature_newton import FeatureNewton, Known, features, state_at, stepped
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
-from jaxsvm.solvers.simplex.newton.reproduced import FeatureNewton, Known, features, state_at, stepped
 from jaxsvm.solvers.start import Start
 
 PROVISIONAL = Options(warns=False, provisional=True)

@@ -57,7 +57,7 @@ from jaxsvm.solvers.box.sequential_minimal_optimization import SMO, State
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
-from jaxsvm.solvers.working_set.block import carried, ends
+from jaxsvm.solvers.working_set_block import carried, ends
 
 CHECK_EVERY = 32
 """Pair steps between two computations of the gap."""

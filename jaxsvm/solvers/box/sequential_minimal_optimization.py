@@ -18,7 +18,7 @@ from jaxsvm.solvers.box.interior_point import InteriorPoint, steps_worth
 from jaxsvm.solvers.contract import Finisher, Solver, Traits, is_negative
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, box_start
-from jaxsvm.solvers.working_set.block import ends, ends_of_groups, sides
+from jaxsvm.solvers.working_set_block import ends, ends_of_groups, sides
 
 
 @jax.tree_util.register_dataclass

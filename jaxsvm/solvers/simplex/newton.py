@@ -24,8 +24,8 @@ from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.features import Primal, feature_matrix
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.simplex.newton import kernel
-from jaxsvm.solvers.simplex.newton.kernel import State, pair_of_classes, solve_small_support
+from jaxsvm.solvers.simplex import newton_kernel as kernel
+from jaxsvm.solvers.simplex.newton_kernel import State, pair_of_classes, solve_small_support
 from jaxsvm.solvers.start import StartLike, weights_of
 
 METHODS = ("auto", "cholesky", "cg")

@@ -20,7 +20,7 @@ from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import Origin, StartLike, onto_simplex, starting_point, weights_of
-from jaxsvm.solvers.working_set.block import (
+from jaxsvm.solvers.working_set_block import (
     RowCache,
     Steps,
     among,
