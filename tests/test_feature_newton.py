@@ -13,8 +13,8 @@ from jaxsvm.kernels import RBF
 from jaxsvm.path import coarse_to_fine as engine
 from jaxsvm.path.anchors import InFeatures
 from jaxsvm.solvers.measured import MEASURED
+from jaxsvm.solvers.simplex import feature_newton as reproduced
 from jaxsvm.solvers.simplex.feature_newton import FeatureNewton, features
-from jaxsvm.solvers.simplex.newton import reproduced
 
 N = 800
 CS = np.geomspace(0.01, 1000, 10)
