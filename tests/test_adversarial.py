@@ -22,7 +22,7 @@ from judge import LONG, Facts, Statement
 
 import jaxsvm
 from jaxsvm.numerics.linear import nystroem
-from jaxsvm.solvers.simplex.newton import reproduced
+from jaxsvm.solvers.simplex import feature_newton as reproduced
 
 COUNT = int(os.environ.get("JAXSVM_ADVERSARIAL_COUNT", "10000"))
 SEED = int(os.environ.get("JAXSVM_ADVERSARIAL_SEED", "0"))

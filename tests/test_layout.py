@@ -50,10 +50,10 @@ LINES = {
     "derivatives": 506,
     "designs": 2_443,
     "estimators": 2_859,
-    "face": 321,
+    "face": 320,
     "gram": 1_457,
     "kernels": 955,
-    "loop": 2_665,
+    "loop": 2_664,
     "model_selection": 1_032,
     "models": 1_775,
     "numerics": 1_657,
@@ -68,7 +68,7 @@ LINES = {
     "solvers": 5_957,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1608, 224
+OWN_IMPORTS, FILES = 1585, 219
 """Lines that import from this library, and files."""
 
 
