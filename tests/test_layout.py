@@ -68,7 +68,7 @@ LINES = {
     "solvers": 5_957,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1585, 219
+OWN_IMPORTS, FILES = 1575, 218
 """Lines that import from this library, and files."""
 
 
