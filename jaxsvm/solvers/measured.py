@@ -33,8 +33,6 @@ class Measured:
     """Share of its largest gradient at which a block without upper bounds ends."""
     steps_per_member: int = 16
     """Cap of the steps on a block, for each of its samples."""
-    at_bound: float = 1e-3
-    """A variable is at a bound if its distance to it is less than this times its multiplier, each in its own scale."""
     worthwhile_share: float = 0.5
     """Largest share of the samples for which a screened problem is solved as a smaller one."""
     most_features: int = 512

@@ -34,7 +34,6 @@ from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.meshes import Spread
 from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.features import feature_matrix, tiles_of, weighted_squares
-from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike
 
 Solve = Callable[[Array], tuple[Array, Array, Array]]
@@ -101,10 +100,21 @@ class InteriorPoint(Solver[BoxForm]):
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
         x = whole(state.x, state.rest, problem.dtype)
-        a = rounded(problem.on_equality(at_bounds(problem, x)), state.a.dtype)
-        a = jnp.where(_nothing_to_lose(problem), 0, a)
-        s = problem.matvec(a)
-        return state._replace(a=a, s=s, R=problem.objective(a, s))
+
+        # Variables go to a bound where that costs no more than the products: moves d change the objective by
+        # `z'd + d'Qd / 2`, and `d'Qd <= moving sum_i Q_ii d_i^2` if so many variables move.
+        def point(moving: Array) -> tuple[Array, Array, Array]:
+            stiffness = moving * jnp.abs(problem.diagonal)
+            a = jnp.where(stiffness * x.t <= x.w, problem.upper, jnp.where(stiffness * x.a <= x.z, 0, x.a))
+            a = rounded(problem.on_equality(_present(problem, jnp.clip(a, 0, problem.upper))), state.a.dtype)
+            a = jnp.where(_nothing_to_lose(problem), 0, a)
+            s = problem.matvec(a)
+            return a, s, problem.objective(a, s)
+
+        # As if each moved alone, which puts more of them there, unless that costs more than what all of them may.
+        a, s, R = lax.map(point, jnp.asarray([1, problem.n], problem.dtype))
+        best = jnp.argmin(R)
+        return state._replace(a=a[best], s=s[best], R=R[best])
 
     def carries_weights(self, problem: BoxForm) -> bool:
         return few_features(problem) is not None
@@ -241,15 +251,6 @@ def _advance_in_double(problem: BoxForm, x: Iterate, rest: Iterate) -> tuple[Ite
     wide = widened(problem)
     moved, left = advance(wide, whole(x, rest, wide.dtype))
     return like(moved, x), like(remainder(moved, x), rest), left.astype(problem.dtype)
-
-
-def at_bounds(problem: BoxForm, x: Iterate) -> Float[Array, " n"]:
-    """Put variables that are clearly at a bound there, and absent samples at 0."""
-    size, pull = _present(problem, x.a).max(), jnp.abs(_present(problem, problem.q)).max()
-    pull = jnp.where(pull > 0, pull, _present(problem, jnp.maximum(x.z, x.w)).max())  # q = 0: one-class machines
-    a = jnp.where(x.a / size < MEASURED.at_bound * x.z / pull, 0, x.a)
-    a = jnp.where(x.t / size < MEASURED.at_bound * x.w / pull, problem.upper, a)
-    return _present(problem, jnp.clip(a, 0, problem.upper))
 
 
 def _nothing_to_lose(problem: BoxForm) -> Array:
