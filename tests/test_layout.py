@@ -65,10 +65,10 @@ LINES = {
     "results": 658,
     "runtime": 1_230,
     "screening": 798,
-    "solvers": 5_957,
+    "solvers": 5_956,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1575, 218
+OWN_IMPORTS, FILES = 1574, 218
 """Lines that import from this library, and files."""
 
 
