@@ -449,6 +449,7 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.txt", "1,2,3\n4,5,6\n", r", line 1: .*b'1,2,3'.*\.csv"),
     ("a.csv", "a,b,y\n1,2,0\n\n1,0\n", ", line 4: .*Expected 3 columns, got 2"),
     ("a.csv", "1,2,0\n1,2,0,4\n", ", line 2: .*Expected 3 columns, got 4"),
+    ("a.csv", "a,b,y\n1,2,0,\n3,4,1,\n", ", line 2: .*Expected 3 columns, got 4"),  # no names of rows
     ("a.csv", "a,b,y\n1,2,0\n1,,0\n", ", line 3: column 'b' is missing; .*impute=.*--impute mean"),
     ("a.csv", "1,2,0\n?,2,0\n", ", line 2: column 0 is missing"),
     ("a.csv", "1,2,0\nNaN,2,0\n", ", line 2: column 0 is missing"),

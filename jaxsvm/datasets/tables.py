@@ -232,7 +232,7 @@ class Delimited(Table, Lines):
             rows = [list(map(str.strip, row)) for row in csv.reader(head, delimiter=self.separator)]
         first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
         of_rows = header is not False and not any(map(_is_number, first)) and len(rows) > 1
-        of_rows = of_rows and all(len(row) == len(first) + 1 for row in rows[1:])  # R's write.table
+        of_rows = of_rows and all(len(row) == len(first) + 1 and row[-1] for row in rows[1:])  # R's write.table
         named = header if header is not None else of_rows or names_columns([first, *below], wanted.named)
         if named is None:
             word = shown(next(field for field in first if not _is_number(field)))
