@@ -16,7 +16,7 @@ from jaxsvm.datasets.layout import Layout, Wanted, stacked
 from jaxsvm.datasets.preparation import IMPUTE, Preparation, Sheet, learn
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.datasets.source import FORMATS, TABLES, Source, files_of
-from jaxsvm.errors import DataError, InputError
+from jaxsvm.errors import DataError, InputError, require, require_part
 from jaxsvm.points.rows import DenseOrSparse, PointsLike
 from jaxsvm.runtime.arrays import in_a_line
 from jaxsvm.runtime.checks import MAX_INT32, checked, require_one_of
@@ -103,6 +103,7 @@ def load(
         InputError: If arguments do not fit, or the package that reads the format is not installed.
     """
     _check_arguments(label, part, dtype, format, decimal, impute, scale)
+    require_part("path", str(path) if isinstance(path, os.PathLike) else path, "__len__", "a file or frame is needed")
     paths, frame = (files_of(path), None) if isinstance(path, str | os.PathLike) else (("the frame",), path)
     name, drop = ", ".join(paths), (drop,) if isinstance(drop, str) else tuple(drop)
     wanted = Wanted(optional=label_optional and label is None, like=Layout() if like is None else like, drop=drop)
@@ -187,8 +188,7 @@ def _from_first_index(x: Any, y: Any, name: str, source: Source) -> tuple[Any, A
 def _check_arguments(
     label: Any, part: str, dtype: Any, format: str | None, decimal: str, impute: str | None, scale: str | None
 ) -> None:
-    if label is True:
-        raise InputError("label is True: a column's name or index, an npz key, None or False (no labels) is needed.")
+    require(label is not True, "label is True: a column's name or index, an npz key, None or False (none) is needed.")
     if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
         raise InputError(f"dtype is {jnp.dtype(dtype).name}: a floating one such as float32 is needed.")
     require_one_of("part", part, ("train", "test"))
