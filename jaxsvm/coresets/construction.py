@@ -43,7 +43,6 @@ from jaxsvm.coresets.sampling import (
     pool,
     pulls,
     query_error,
-    reach_of,
     scores,
     systematic,
     totals_of,
@@ -229,17 +228,12 @@ def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor:
     if plan.sampler != "independent":
         s = scores(x, y, u, C, pool(keys[1], x, y, u, C, gamma, at), plan.scaled, floor)
         parts = jnp.stack([gamma, s, pulls(x, u, share)])
-        shares = jnp.array(shares_of_parts()) / jnp.maximum(parts.sum(axis=1), tiny)
+        eta, kappa = MEASURED.share_of_bounds, MEASURED.share_of_pulls
+        shares = jnp.array([eta, 1 - eta - kappa, kappa]) / jnp.maximum(parts.sum(axis=1), tiny)
         q = shares @ parts
     totals = u @ totals_of(x, y, h, share)
     pilot = at._replace(b=at.b - at.w @ origin)
     return Proposal(q, cell.label, total, cell.occupied, pilot, h, share, totals, origin)
-
-
-def shares_of_parts() -> list[float]:
-    """Return the shares of bounds, scores and pulls in the probabilities."""
-    bounds, pulls = MEASURED.share_of_bounds, MEASURED.share_of_pulls
-    return [bounds, 1 - bounds - pulls, pulls]
 
 
 def draw(
@@ -260,7 +254,8 @@ def draw(
         return index, plain, jnp.zeros((), u.dtype)
     rows = jnp.minimum(index, u.shape[0] - 1)
     A = totals_of(x - proposal.origin[None, :], y, proposal.h, proposal.share)
-    weight = calibrated(plain, 1 - pi[rows], A[rows], proposal.totals, reach_of(u, pi, A))
+    reach = jnp.where(pi > 0, u * (1 - pi), 0) @ A**2
+    weight = calibrated(plain, 1 - pi[rows], A[rows], proposal.totals, reach)
     change = jnp.where(plain > 0, jnp.abs(weight / jnp.where(plain > 0, plain, 1) - 1), 0).max(initial=0)
     return index, weight, change
 

@@ -230,7 +230,7 @@ def _taken(chunk: Chunk, shared: Shared, sums: Sums, size: Array, random: Array)
 
 @jax.jit
 def _weights(rows: Chunk, about: Scaling, shared: Shared, sums: Sums, size: Array, totals: Array) -> Float[Array, " k"]:
-    """Return the weights of drawn rows."""
+    """Return the weights of drawn rows, which are so many that the scales of the totals are estimated of them."""
     rows = rows._replace(x=about(rows.x))
     pi = _probability(rows, shared, sums, size)
     v, A = jnp.where(rows.weight > 0, rows.weight / jnp.where(pi > 0, pi, 1), 0), _variables(rows, shared)

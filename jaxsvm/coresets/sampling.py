@@ -138,22 +138,15 @@ def totals_of(x: Array, y: Array, h: Array, share: Array) -> Float[Array, "n p"]
     return jnp.concatenate([of_classes, pull * x, pull], axis=1)
 
 
-def reach_of(u: Float[Array, " n"], pi: Float[Array, " n"], A: Float[Array, "n p"]) -> Float[Array, " p"]:
-    """Return the mean of `sum v s A^2` over all draws with probabilities pi: the squared scales of the totals; pure.
-
-    The mean is over all points, not over those drawn: a draw that misses the few points a total rests on can hardly
-    move that total, and measured by the draw alone, the missing part would justify any change of all weights.
-    """
-    return jnp.where(pi > 0, u * (1 - pi), 0) @ A**2
-
-
 def calibrated(
     v: Float[Array, " m"], s: Float[Array, " m"], A: Float[Array, "m p"], T: Float[Array, " p"],
     reach: Float[Array, " p"],
 ) -> Array:  # fmt: skip
     """Return weights near v (0: absent) with `A'v'` near T, the totals over the data; pure.
 
-    s in [0, 1] limits how far each weight may move (0: not at all); `reach` is that of `reach_of`.
+    s in [0, 1] limits how far each weight may move (0: not at all); `reach` is the mean of
+    `sum v s A^2` over all draws, the squared scales of the totals: a draw that misses the few points a total rests on
+    can hardly move that total, and measured by the draw alone, the missing part would justify any change of weights.
     """
     spread = jnp.sqrt(reach)
     scale = jnp.where(spread > 0, 1 / jnp.where(spread > 0, spread, 1), 0)  # drop totals that every draw meets
@@ -236,21 +229,17 @@ def objectives(queries: Array, h: Float[Array, "n q"], u: Float[Array, " n"], C:
 def scores(
     x: Array, y: Array, u: Array, C: Any, queries: Float[Array, "q d+1"], scaled: bool, floor: Any = 0.0
 ) -> Float[Array, " n"]:
-    """Return the largest share of F that each point has at the queries, `(n,)`; pure."""
-    h = hinges(x, y, queries)
-    F = objectives(queries, h, u, C) + floor
-    own = jnp.where(scaled, 0.5 * (queries[:, :-1] ** 2).sum(axis=1) / u.sum(), 0.0)
-    tiny = jnp.finfo(u.dtype).tiny
-    return largest(u[:, None] * (own[None, :] + C * h) / jnp.maximum(F, tiny)[None, :])
-
-
-def largest(shares: Float[Array, "n q"]) -> Float[Array, " n"]:
-    """Return each point's score from its shares of the objectives at the queries of `pool`.
+    """Return the largest share of F that each point has at the queries of `pool`, `(n,)`; pure.
 
     A far point is in every large subset and has no loss at their solutions: only small ones leave it out. These are
     poor machines, so only points that dominate the objective there count (otherwise the error on HTRU2 is 1.6 times as
     large).
     """
+    h = hinges(x, y, queries)
+    F = objectives(queries, h, u, C) + floor
+    own = jnp.where(scaled, 0.5 * (queries[:, :-1] ** 2).sum(axis=1) / u.sum(), 0.0)
+    tiny = jnp.finfo(u.dtype).tiny
+    shares = u[:, None] * (own[None, :] + C * h) / jnp.maximum(F, tiny)[None, :]
     few = len(MEASURED.points_per_small_subset)
     rare = shares[:, -few:].max(axis=1, initial=0)
     return jnp.maximum(shares[:, :-few].max(axis=1, initial=0), jnp.where(rare > MEASURED.dominant_share, rare, 0))
@@ -262,14 +251,9 @@ def pulls(x: Array, u: Array, share: Array) -> Float[Array, " n"]:
     Here `z = (x, 1)`, and a is the share of each dual variable in its box. Probabilities proportional to the pull
     estimate that vector with the least variance in this metric.
     """
-    z, half = with_metric(x, u, share)
-    pull = u * share * jnp.linalg.norm(z @ half.T, axis=1)
-    return jnp.where(jnp.isfinite(pull), pull, 0)
-
-
-def with_metric(x: Array, u: Array, share: Array) -> tuple[Float[Array, "n d+1"], Float[Array, "d+1 d+1"]]:
-    """Return `z = (x, 1)` and the inverse Cholesky factor of `sum u share z z'`, slightly shifted; pure."""
     z = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
+    one = jnp.eye(z.shape[1], dtype=x.dtype)
     M = jnp.matmul((z * (u * share)[:, None]).T, z, precision=lax.Precision.HIGHEST)
-    M = M + (1e-9 * jnp.trace(M) + jnp.finfo(x.dtype).tiny) * jnp.eye(z.shape[1], dtype=x.dtype)
-    return z, factored(M).lower_solve(jnp.eye(len(M), dtype=x.dtype))
+    M = M + (1e-9 * jnp.trace(M) + jnp.finfo(x.dtype).tiny) * one
+    pull = u * share * jnp.linalg.norm(z @ factored(M).lower_solve(one).T, axis=1)
+    return jnp.where(jnp.isfinite(pull), pull, 0)
