@@ -192,6 +192,7 @@ def test_many_levels_and_few_corners_are_solved_in_a_few_steps():
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 @pytest.mark.parametrize("engine", ["rows", "grid", "merge"])
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_fit_that_is_stopped_early_is_no_worse_than_nothing(loss, engine):
     for seed in range(3):
         join = join_of(PATH, n=20, seed=seed)
