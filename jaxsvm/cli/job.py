@@ -32,31 +32,19 @@ from jaxsvm.results.status import Status
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Data that is read, split and scaled, and what to learn from it.
+    """Data that is read, split and scaled, and what to learn from it."""
 
-    Attributes:
-        options: The options of the command.
-        x: Training points, scaled, `(n, d)`.
-        y: The values to learn, `(n,)`: signs of two classes, codes of several, numbers in regression.
-        weight: Weights of the training samples, `(n,)`; None outside of coresets.
-        classes: The labels, two or more; None without classes.
-        factors: Factors of C by class, `(k,)`, or None.
-        kernel: The kernel.
-        test: The points held out, as they are in the file, and their labels; None if nothing is held out.
-        parts: What its models keep: `scaling`, `layout` and `preparation`.
-        note: What was decided about the file, and a warning about its columns; None if neither.
-    """
-
-    options: Training
-    x: Any
-    y: np.ndarray
-    weight: np.ndarray | None
-    classes: tuple[Any, ...] | None
-    factors: np.ndarray | None
-    kernel: kernels.Kernel
+    options: Training  # the options of the command
+    x: Any  # training points, scaled, `(n, d)`
+    y: np.ndarray  # the values to learn, `(n,)`: signs of two classes, codes of several, numbers in regression
+    weight: np.ndarray | None  # weights of the training samples, `(n,)`; None outside of coresets
+    classes: tuple[Any, ...] | None  # the labels, two or more; None without classes
+    factors: np.ndarray | None  # factors of C by class, `(k,)`, or None
+    kernel: kernels.Kernel  # the kernel
+    # the points held out, as they are in the file, and their labels; None if nothing is held out
     test: tuple[Any, np.ndarray] | None
-    parts: dict[str, Any]
-    note: str | None
+    parts: dict[str, Any]  # what its models keep: `scaling`, `layout` and `preparation`
+    note: str | None  # what was decided about the file, and a warning about its columns; None if neither
 
     @property
     def by_estimator(self) -> bool:
@@ -277,23 +265,14 @@ def _plain(label: Any) -> Any:
 
 
 class Solution(NamedTuple):
-    """The solution at one C.
+    """The solution at one C."""
 
-    Attributes:
-        C: The penalty; None if nu stands in its place.
-        statuses: How each decision function ended: a single one, or one per pair of classes.
-        steps: Steps taken, in all.
-        score: Its score on the training samples.
-        model: The model, with all that predictions of files need.
-        epsilon: Half the width of the tube that nu has found; None without nu.
-    """
-
-    C: float | None
-    statuses: tuple[Status, ...]
-    steps: int
-    score: float | None
-    model: Model
-    epsilon: float | None = None
+    C: float | None  # the penalty; None if nu stands in its place
+    statuses: tuple[Status, ...]  # how each decision function ended: a single one, or one per pair of classes
+    steps: int  # steps taken, in all
+    score: float | None  # its score on the training samples
+    model: Model  # the model, with all that predictions of files need
+    epsilon: float | None = None  # half the width of the tube that nu has found; None without nu
 
     @property
     def status(self) -> Status:

@@ -22,19 +22,12 @@ IMPUTE = ("mean", "most_frequent")
 
 @dataclasses.dataclass(frozen=True)
 class Sheet:
-    """The feature columns of tables as they are written, one table below the other, and their labels.
+    """The feature columns of tables as they are written, one table below the other, and their labels."""
 
-    Attributes:
-        first: The first table.
-        columns: The feature columns, of Arrow.
-        y: Labels `(n,)`, or None.
-        where: Names the place of a row.
-    """
-
-    first: Typed | Delimited
-    columns: list[Any]
-    y: np.ndarray | None
-    where: Callable[[int], str]
+    first: Typed | Delimited  # the first table
+    columns: list[Any]  # the feature columns, of Arrow
+    y: np.ndarray | None  # labels `(n,)`, or None
+    where: Callable[[int], str]  # names the place of a row
 
     @classmethod
     def of(cls, source: Source) -> "Sheet":
@@ -113,32 +106,20 @@ class Sheet:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What is done to one column.
+    """What is done to one column."""
 
-    Attributes:
-        key: Its name, or its place among the features of a file without a header.
-        fill: The value that stands in for a missing one; None: a missing value is refused.
-        categories: Its texts, an indicator each; None for a column of numbers.
-    """
-
-    key: str | int
-    fill: float | str | None = None
-    categories: tuple[str, ...] | None = None
+    key: str | int  # its name, or its place among the features of a file without a header
+    fill: float | str | None = None  # the value that stands in for a missing one; None: a missing value is refused
+    categories: tuple[str, ...] | None = None  # its texts, an indicator each; None for a column of numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """What is done to the columns of a table before its points are scaled.
+    """What is done to the columns of a table before its points are scaled."""
 
-    Attributes:
-        columns: The feature columns, in order.
-        dropped: The columns that are left out, by name or place.
-        decimal: The decimal mark of the training file.
-    """
-
-    columns: tuple[Column, ...]
-    dropped: tuple[str | int, ...] = ()
-    decimal: str = "."
+    columns: tuple[Column, ...]  # the feature columns, in order
+    dropped: tuple[str | int, ...] = ()  # the columns that are left out, by name or place
+    decimal: str = "."  # the decimal mark of the training file
 
     @property
     def names(self) -> tuple[str, ...] | None:

@@ -19,17 +19,11 @@ from jaxsvm.results.fit import Active, Point
 
 
 class Inside(NamedTuple):
-    """A point inside the box.
+    """A point inside the box."""
 
-    Attributes:
-        x: `(a, t)`, `(2, n)`, positive; absent samples have any values.
-        multipliers: `(z, w)`, `(2, n)`, positive.
-        mu: The value that the products of the next step aim at, `()`.
-    """
-
-    x: Float[Array, "2 n"]
-    multipliers: Float[Array, "2 n"]
-    mu: Float[Array, ""]
+    x: Float[Array, "2 n"]  # `(a, t)`, `(2, n)`, positive; absent samples have any values
+    multipliers: Float[Array, "2 n"]  # `(z, w)`, `(2, n)`, positive
+    mu: Float[Array, ""]  # the value that the products of the next step aim at, `()`
 
 
 def first(problem: Differentiable) -> Inside:

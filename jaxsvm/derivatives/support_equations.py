@@ -51,22 +51,15 @@ def factor_sizes(n: int, support: Any) -> tuple[int, ...]:
 
 
 class System(NamedTuple):
-    """The equations of a support S, `[M c; c' 0] (a, b) = (r, s)` with `M = Q_SS + ridge`, and what solves them.
+    """The equations of a support S, `[M c; c' 0] (a, b) = (r, s)` with `M = Q_SS + ridge`, and what solves them."""
 
-    Attributes:
-        free: S, `(n,)`: the free samples that do not depend linearly on others.
-        precondition: `r -> (M + rho c c')^-1 r`, exactly or approximately, as a pytree of arrays. The term with rho
-            makes the matrix definite if M is not: d + 1 free samples of a linear kernel have rank d.
-        rho: The weight `()`; 0 without an equality.
-        along: `(M + rho c c')^-1 c`, `(n,)`; 0 without an equality.
-        most: Largest number of steps of conjugate gradients, int32 `()`.
-    """
-
-    free: Bool[Array, " n"]
+    free: Bool[Array, " n"]  # S, `(n,)`: the free samples that do not depend linearly on others
+    # `r -> (M + rho c c')^-1 r`, exactly or approximately, as a pytree of arrays; the term with rho makes the matrix
+    # definite if M is not: d + 1 free samples of a linear kernel have rank d
     precondition: Apply
-    rho: Float[Array, ""]
-    along: Float[Array, " n"]
-    most: Int[Array, ""]
+    rho: Float[Array, ""]  # the weight `()`; 0 without an equality
+    along: Float[Array, " n"]  # `(M + rho c c')^-1 c`, `(n,)`; 0 without an equality
+    most: Int[Array, ""]  # largest number of steps of conjugate gradients, int32 `()`
 
 
 class Solved(NamedTuple):

@@ -28,19 +28,13 @@ from jaxsvm.runtime.checks import require_whole
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FeatureDesign:
-    """A design whose features are functions of another one's.
-
-    Attributes:
-        base: The rows.
-        map: The function of points `(k, base.d)` to features `(k, d)`, a pytree of NumPy arrays.
-        d: Number of features.
-    """
+    """A design whose features are functions of another one's."""
 
     __repr__ = in_a_line
 
-    base: Design
-    map: Any
-    d: int
+    base: Design  # the rows
+    map: Any  # the function of points `(k, base.d)` to features `(k, d)`, a pytree of NumPy arrays
+    d: int  # number of features
 
     @property
     def n(self) -> int:
@@ -74,13 +68,9 @@ class FeatureDesign:
 
 @dataclasses.dataclass(frozen=True)
 class Mapped:
-    """A function of the features of a chunk: a function of a chunk, the map and arguments.
+    """A function of the features of a chunk: a function of a chunk, the map and arguments."""
 
-    Attributes:
-        function: The function of features.
-    """
-
-    function: OfChunk
+    function: OfChunk  # the function of features
 
     makes_dense = True  # sparse rows come in tiles of dense ones
 
@@ -98,14 +88,10 @@ class Factored(Rows):
     """Hold Nystroem features as kernel values and the whitening, which multiplies sums instead of each row.
 
     A pass over features of rank r takes O(r) operations a row, where multiplied out they take O(r^2).
-
-    Attributes:
-        values: Kernel values of the rows at the landmarks, `(n, q)`.
-        whitening: `(q, d)`.
     """
 
-    values: Float[Array, "n q"]
-    whitening: Float[Array, "q d"]
+    values: Float[Array, "n q"]  # kernel values of the rows at the landmarks, `(n, q)`
+    whitening: Float[Array, "q d"]  # `(q, d)`
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -35,43 +35,26 @@ REACHES = (0.0, *(2.0**k for k in range(-1, 15)), float("inf"))
 
 
 class Lanes(NamedTuple):
-    """One linear SVM a lane. A pytree.
+    """One linear SVM a lane. A pytree."""
 
-    Attributes:
-        w: Where to evaluate, the constant last, `(l, d + 1)`.
-        C: Factor of the loss, `(l,)`.
-        positive: The number of the class that is +1, `(l,)`.
-        fold: The fold that is left out of training, `(l,)`; -1: none.
-        mu: Width of the ramp of a hinge, > 0, `(l,)`.
-        epsilon: Half-width of the tube of the epsilon-insensitive loss, `(l,)`.
-        centre: What is subtracted from targets, `(l,)`.
-    """
-
-    w: Float[Array | np.ndarray, "l p"]
-    C: Float[Array | np.ndarray, " l"]
-    positive: Int[Array | np.ndarray, " l"]
-    fold: Int[Array | np.ndarray, " l"]
-    mu: Float[Array | np.ndarray, " l"]
-    epsilon: Float[Array | np.ndarray, " l"]
-    centre: Float[Array | np.ndarray, " l"]
+    w: Float[Array | np.ndarray, "l p"]  # where to evaluate, the constant last, `(l, d + 1)`
+    C: Float[Array | np.ndarray, " l"]  # factor of the loss, `(l,)`
+    positive: Int[Array | np.ndarray, " l"]  # the number of the class that is +1, `(l,)`
+    fold: Int[Array | np.ndarray, " l"]  # the fold that is left out of training, `(l,)`; -1: none
+    mu: Float[Array | np.ndarray, " l"]  # width of the ramp of a hinge, > 0, `(l,)`
+    epsilon: Float[Array | np.ndarray, " l"]  # half-width of the tube of the epsilon-insensitive loss, `(l,)`
+    centre: Float[Array | np.ndarray, " l"]  # what is subtracted from targets, `(l,)`
 
 
 class Sums(NamedTuple):
-    """Sums over the rows, for each lane.
+    """Sums over the rows, for each lane."""
 
-    Attributes:
-        loss: The loss, without a ramp, `(l,)`.
-        s: Constant of the plane, `(l,)`.
-        pull: Slopes of the plane, with a minus sign, `(l, d + 1)`.
-        curvature: Hessian of the smooth loss, `(l, d + 1, d + 1)`.
-        near: Numbers of rows within reach of the margin, `|z| <= reach` (of squared hinges `z >= -reach`), for the
-            reaches `0, mu / 2, mu, 2 mu, ...` and infinity, `(l, REACHES)`.
-    """
-
-    loss: Float[Array, " l"]
-    s: Float[Array, " l"]
-    pull: Float[Array, "l p"]
-    curvature: Float[Array, "l p p"]
+    loss: Float[Array, " l"]  # the loss, without a ramp, `(l,)`
+    s: Float[Array, " l"]  # constant of the plane, `(l,)`
+    pull: Float[Array, "l p"]  # slopes of the plane, with a minus sign, `(l, d + 1)`
+    curvature: Float[Array, "l p p"]  # Hessian of the smooth loss, `(l, d + 1, d + 1)`
+    # numbers of rows within reach of the margin, `|z| <= reach` (of squared hinges `z >= -reach`), for the reaches `0,
+    # mu / 2, mu, 2 mu, ...` and infinity, `(l, REACHES)`
     near: Float[Array, "l r"]
 
 
@@ -149,19 +132,12 @@ class Evaluate:
 
 
 class Piece(NamedTuple):
-    """One hinge of each row and lane, `(k, l)`.
+    """One hinge of each row and lane, `(k, l)`."""
 
-    Attributes:
-        loss: The loss, without a ramp.
-        a: The dual variable.
-        square: `a^2 / 2c` of a squared hinge, else 0.
-        curvature: Second derivative of the smooth loss.
-    """
-
-    loss: Float[Array, "k l"]
-    a: Float[Array, "k l"]
-    square: Float[Array, "k l"]
-    curvature: Float[Array, "k l"]
+    loss: Float[Array, "k l"]  # the loss, without a ramp
+    a: Float[Array, "k l"]  # the dual variable
+    square: Float[Array, "k l"]  # `a^2 / 2c` of a squared hinge, else 0
+    curvature: Float[Array, "k l"]  # second derivative of the smooth loss
 
 
 def fold_of(chunk: Chunk, folds: int) -> Int[Array, " k"]:
@@ -196,13 +172,9 @@ def _sum(parts: Iterable[Float[Array, "k l"]]) -> Float[Array, " l"]:
 
 @dataclasses.dataclass(frozen=True)
 class Near:
-    """Choose the rows that are within reach of the margin of any lane: a function of a chunk, lanes and reaches.
+    """Choose the rows that are within reach of the margin of any lane: a function of a chunk, lanes and reaches."""
 
-    Attributes:
-        of: The evaluation whose rows they are.
-    """
-
-    of: Evaluate
+    of: Evaluate  # the evaluation whose rows they are
 
     def __call__(self, chunk: Chunk, lanes: Lanes, reach: Float[Array, " l"]) -> Bool[Array, " k"]:
         """Return the flags of a chunk, `(k,)`."""
@@ -242,15 +214,10 @@ class Missed:
 
 @dataclasses.dataclass(frozen=True)
 class Describe:
-    """Sum weights, features and targets of each fold and class, and squares of features: a function of a chunk.
+    """Sum weights, features and targets of each fold and class, and squares of features: a function of a chunk."""
 
-    Attributes:
-        folds: Number of folds.
-        classes: Number of classes; 0 for regression.
-    """
-
-    folds: int
-    classes: int
+    folds: int  # number of folds
+    classes: int  # number of classes; 0 for regression
 
     def __call__(self, chunk: Chunk) -> tuple[Array, Array, Array, Array]:
         """Return weights `(folds, k)`, sums of features `(folds, k, d)`, targets `(folds, 2)` and squares `(d,)`."""
@@ -277,15 +244,10 @@ class Moments:
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Choose some of the rows, evenly spread over their numbers: a function of a chunk.
+    """Choose some of the rows, evenly spread over their numbers: a function of a chunk."""
 
-    Attributes:
-        n: Number of rows.
-        size: How many are chosen.
-    """
-
-    n: int
-    size: int
+    n: int  # number of rows
+    size: int  # how many are chosen
 
     def __call__(self, chunk: Chunk) -> Bool[Array, " k"]:
         """Return the flags of a chunk, `(k,)`."""

@@ -23,15 +23,10 @@ from jaxsvm.runtime.checks import require_positive, require_seconds, require_who
 
 
 class Trial(NamedTuple):
-    """Scores of values of C at one width.
+    """Scores of values of C at one width."""
 
-    Attributes:
-        kernel: The kernel of the features; None: the columns themselves.
-        scores: The scores, `(folds, k)`.
-    """
-
-    kernel: Any
-    scores: Scores
+    kernel: Any  # the kernel of the features; None: the columns themselves
+    scores: Scores  # the scores, `(folds, k)`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -106,22 +106,15 @@ class KernelBasis:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NystroemBasis:
-    """Nystroem features `k(x_new, landmarks) @ whitening`.
-
-    Attributes:
-        kernel: The kernel.
-        x: The landmarks, less `shift`, `(q, d)`.
-        shift: What to subtract from new points, `(d,)`.
-        whitening: `(q, r)`.
-        near: Whether the landmarks are known to be near the origin; static.
-    """
+    """Nystroem features `k(x_new, landmarks) @ whitening`."""
 
     __repr__ = in_a_line
 
-    kernel: Kernel
-    x: Float[Array, "q d"]
-    shift: Float[Array, " d"]
-    whitening: Float[Array, "q r"]
+    kernel: Kernel  # the kernel
+    x: Float[Array, "q d"]  # the landmarks, less `shift`, `(q, d)`
+    shift: Float[Array, " d"]  # what to subtract from new points, `(d,)`
+    whitening: Float[Array, "q r"]  # `(q, r)`
+    # whether the landmarks are known to be near the origin; static
     near: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property
@@ -148,19 +141,13 @@ class NystroemBasis:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FourierBasis:
-    """Random Fourier features `sqrt(2 / r) cos(x_new @ frequencies + phases)`.
-
-    Attributes:
-        frequencies: `(d, r)`.
-        phases: `(r,)`.
-        shift: What to subtract from new points, `(d,)`.
-    """
+    """Random Fourier features `sqrt(2 / r) cos(x_new @ frequencies + phases)`."""
 
     __repr__ = in_a_line
 
-    frequencies: Float[Array, "d r"]
-    phases: Float[Array, " r"]
-    shift: Float[Array, " d"]
+    frequencies: Float[Array, "d r"]  # `(d, r)`
+    phases: Float[Array, " r"]  # `(r,)`
+    shift: Float[Array, " d"]  # what to subtract from new points, `(d,)`
 
     kernel = None  # the Gram operator has the kernel that the features approximate
 

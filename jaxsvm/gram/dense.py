@@ -27,28 +27,22 @@ AT_ONCE = 8 * MEASURED.rows_per_tile
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DenseGram(OfPoints):
-    """All kernel values, stored.
-
-    Attributes:
-        kernel: The kernel.
-        x: The points, `(n, d)` dense or CSR, less `shift`; for `Precomputed` their indices, `(n,)`.
-        shift: What was subtracted from the points, `(d,)`: their mean if the kernel is stationary and no digits are
-            lost (`jaxsvm.kernels.distances.place`); else 0.
-        K: `k(x_i, x_j)`, `(n, n)`.
-        near: Whether the points are known to be near the origin, so that distances may be expanded; static.
-        vouched: Whether the matrix is known to be positive semidefinite though its kernel is not: as a part of
-            another (`part_of`), or by a test (`jaxsvm.problems.certificates.definiteness`); static.
-        spread: How points and columns of values are spread over a mesh; None: they lie on one device; static.
-    """
+    """All kernel values, stored."""
 
     __repr__ = in_a_line
 
-    kernel: Kernel
-    x: Any
+    kernel: Kernel  # the kernel
+    x: Any  # the points, `(n, d)` dense or CSR, less `shift`; for `Precomputed` their indices, `(n,)`
+    # what was subtracted from the points, `(d,)`: their mean if the kernel is stationary and no digits are lost
+    # (`jaxsvm.kernels.distances.place`); else 0
     shift: Float[Array, " d"]
-    K: Float[Array, "n n"]
+    K: Float[Array, "n n"]  # `k(x_i, x_j)`, `(n, n)`
+    # whether the points are known to be near the origin, so that distances may be expanded; static
     near: bool = dataclasses.field(default=False, metadata={"static": True})
+    # whether the matrix is known to be positive semidefinite though its kernel is not: as a part of another
+    # (`part_of`), or by a test (`jaxsvm.problems.certificates.definiteness`); static
     vouched: bool = dataclasses.field(default=False, metadata={"static": True})
+    # how points and columns of values are spread over a mesh; None: they lie on one device; static
     spread: Spread | None = dataclasses.field(default=None, metadata={"static": True})
 
     stored = True

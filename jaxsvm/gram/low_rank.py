@@ -32,26 +32,19 @@ from jaxsvm.runtime.meshes import Spread
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LowRankGram(OfPoints):
-    """`K = Z Z'` for features `Z = phi(x)`.
-
-    Attributes:
-        kernel: The kernel that is approximated.
-        x: The points, `(n, d)` dense, less `shift`, or CSR, as they came.
-        features: The feature map, a basis.
-        Z: The features of the points, `(n, r)`.
-        landmarks: How landmarks were chosen among the points, "pivoted" or "random"; None: there are none; static.
-        values: Dtype of the kernel values, if wider than that of the features; static.
-        spread: How the points are spread over a mesh; None: they lie on one device; static.
-    """
+    """`K = Z Z'` for features `Z = phi(x)`."""
 
     __repr__ = in_a_line
 
-    kernel: Kernel
-    x: Any
-    features: Any
-    Z: Float[Array, "n r"]
+    kernel: Kernel  # the kernel that is approximated
+    x: Any  # the points, `(n, d)` dense, less `shift`, or CSR, as they came
+    features: Any  # the feature map, a basis
+    Z: Float[Array, "n r"]  # the features of the points, `(n, r)`
+    # how landmarks were chosen among the points, "pivoted" or "random"; None: there are none; static
     landmarks: str | None = dataclasses.field(default=None, metadata={"static": True})
+    # dtype of the kernel values, if wider than that of the features; static
     values: Any = dataclasses.field(default=None, metadata={"static": True})
+    # how the points are spread over a mesh; None: they lie on one device; static
     spread: Spread | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property

@@ -33,17 +33,12 @@ ROWS_OF_A_DEVICE = 128
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SpreadGram:
-    """The operator of n points on a mesh. Attributes not defined here (flags, `kernel`, `design`) are those of `whole`.
-
-    Attributes:
-        whole: The operator that drivers work on, of n points and copies of the first one.
-        n: Number of points; static.
-    """
+    """The operator of n points on a mesh. What is not defined here (flags, `kernel`, `design`) is that of `whole`."""
 
     __repr__ = in_a_line
 
-    whole: Gram
-    n: int = dataclasses.field(metadata={"static": True})
+    whole: Gram  # the operator that drivers work on, of n points and copies of the first one
+    n: int = dataclasses.field(metadata={"static": True})  # number of points; static
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "whole":  # asked for while a copy is being made

@@ -92,33 +92,24 @@ class OfPoints:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TiledGram(OfPoints):
-    """Kernel values on demand: O(n d) memory, and O(n tile) while a product runs, its derivatives included.
-
-    Attributes:
-        kernel: The kernel.
-        x: The points, `(n, d)` dense or CSR, less `shift`.
-        shift: What was subtracted from the points, `(d,)`.
-        tile: Rows of the matrix held at a time; static.
-        dtype: Of the kernel values; static.
-        squares: `|x_i|^2`, `(n,)`, for dense points of a stationary kernel, from `with_squares`; else None.
-        near: Whether the points are known to be near the origin; static.
-        memory: Bytes that a solver may take to store all values (`jaxsvm.gram.dense.with_values`); 0: it may not;
-            static.
-        vouched: Whether a test found the matrix to be positive semidefinite, though its kernel need not be; static.
-        spread: How the points are spread over a mesh; None: they lie on one device; static.
-    """
+    """Kernel values on demand: O(n d) memory, and O(n tile) while a product runs, its derivatives included."""
 
     __repr__ = in_a_line
 
-    kernel: Kernel
-    x: Any
-    shift: Float[Array, " d"]
-    tile: int = dataclasses.field(metadata={"static": True})
-    dtype: Any = dataclasses.field(metadata={"static": True})
+    kernel: Kernel  # the kernel
+    x: Any  # the points, `(n, d)` dense or CSR, less `shift`
+    shift: Float[Array, " d"]  # what was subtracted from the points, `(d,)`
+    tile: int = dataclasses.field(metadata={"static": True})  # rows of the matrix held at a time; static
+    dtype: Any = dataclasses.field(metadata={"static": True})  # of the kernel values; static
+    # `|x_i|^2`, `(n,)`, for dense points of a stationary kernel, from `with_squares`; else None
     squares: Float[Array, " n"] | None = None
+    # whether the points are known to be near the origin; static
     near: bool = dataclasses.field(default=False, metadata={"static": True})
+    # bytes that a solver may take to store all values (`jaxsvm.gram.dense.with_values`); 0: it may not; static
     memory: int = dataclasses.field(default=0, metadata={"static": True})
+    # whether a test found the matrix to be positive semidefinite, though its kernel need not be; static
     vouched: bool = dataclasses.field(default=False, metadata={"static": True})
+    # how the points are spread over a mesh; None: they lie on one device; static
     spread: Spread | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property

@@ -94,25 +94,15 @@ class Outcome(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One evaluation, on the host.
+    """One evaluation, on the host."""
 
-    Attributes:
-        loss: The validation loss; NaN if there is none.
-        error: The fraction of held-out samples on the wrong side.
-        C: The penalty.
-        kernel: The kernel, its parameters as NumPy arrays.
-        relative_gap: The certified gap; with folds the largest.
-        status: How the fit ended; with folds the first that is not CONVERGED.
-        gradient_norm: The norm of the gradient with respect to the logs.
-    """
-
-    loss: float
-    error: float
-    C: float
-    kernel: Kernel
-    relative_gap: float
-    status: Status
-    gradient_norm: float
+    loss: float  # the validation loss; NaN if there is none
+    error: float  # the fraction of held-out samples on the wrong side
+    C: float  # the penalty
+    kernel: Kernel  # the kernel, its parameters as NumPy arrays
+    relative_gap: float  # the certified gap; with folds the largest
+    status: Status  # how the fit ended; with folds the first that is not CONVERGED
+    gradient_norm: float  # the norm of the gradient with respect to the logs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -137,21 +137,13 @@ def _squares(X: Float[Array, "m p"], D: Float[Array, " m"]) -> Float[Array, "p p
 
 
 class Margins(NamedTuple):
-    """A point of a linear SVM, with dual variables of its hinges.
+    """A point of a linear SVM, with dual variables of its hinges."""
 
-    Attributes:
-        w: The point, `(p,)`.
-        a: Dual variables in their bounds, `(n,)`.
-        value: Value of the point.
-        gap: Value of the point less that of the dual variables, a sum of terms that are not negative.
-        steps: Number of steps.
-    """
-
-    w: np.ndarray
-    a: np.ndarray
-    value: float
-    gap: float
-    steps: int
+    w: np.ndarray  # the point, `(p,)`
+    a: np.ndarray  # dual variables in their bounds, `(n,)`
+    value: float  # value of the point
+    gap: float  # value of the point less that of the dual variables, a sum of terms that are not negative
+    steps: int  # number of steps
 
 
 def minimum_by_products(X: Any, y: np.ndarray, c: np.ndarray, square: bool, tol: float) -> Margins:

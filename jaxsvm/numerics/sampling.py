@@ -11,15 +11,10 @@ from jaxsvm.numerics.masks import some
 
 
 class Present(NamedTuple):
-    """The samples that may be drawn uniformly: those present, which come first in an order of all.
+    """The samples that may be drawn uniformly: those present, which come first in an order of all."""
 
-    Attributes:
-        order: All samples, `(n,)` int32.
-        number: How many are present, int32 `()`.
-    """
-
-    order: Int[Array, " n"]
-    number: Int[Array, ""]
+    order: Int[Array, " n"]  # all samples, `(n,)` int32
+    number: Int[Array, ""]  # how many are present, int32 `()`
 
     @staticmethod
     def of(mask: Bool[Array, " n"] | None, n: int) -> "Present":

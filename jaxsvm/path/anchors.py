@@ -38,16 +38,12 @@ PROVISIONAL = Options(warns=False, provisional=True)
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CoarseToFine:
-    """Configuration of the solver of whole grids.
-
-    Attributes:
-        tol: The certified relative gap, > 0.
-        width: Points that one product certifies, >= 1; static.
-    """
+    """Configuration of the solver of whole grids."""
 
     bit = 14
     inside = None
-    tol: Any = 1e-4
+    tol: Any = 1e-4  # the certified relative gap, > 0
+    # points that one product certifies, >= 1; static
     width: int = dataclasses.field(default=16, metadata={"static": True})
 
     @property

@@ -23,15 +23,10 @@ from jaxsvm.runtime.checks import checked
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """How samples are spread over the devices along one axis of a mesh. Static in pytrees; build it with `over`.
+    """How samples are spread over the devices along one axis of a mesh. Static in pytrees; build it with `over`."""
 
-    Attributes:
-        mesh: The devices; its axes are Auto.
-        axis: The name of the axis.
-    """
-
-    mesh: Mesh
-    axis: str
+    mesh: Mesh  # the devices; its axes are Auto
+    axis: str  # the name of the axis
 
     @classmethod
     def over(cls, mesh: Any, axis: str | None) -> "Spread":

@@ -38,32 +38,19 @@ class Reference(NamedTuple):
 
     In float32 a fit's w is often not that of its dual point (`jaxsvm.problems.certificates.corrections`): the gap of
     its dual point alone may be decades larger.
-
-    Attributes:
-        a: The dual point, `(n,)`: `w_a = sum_i a_i z_i`, with `z_i = y_i phi(x_i)`.
-        p: Its margins `z_i . w_a`, `(n,)`.
-        error: Bounds on their errors, `(n,)`.
-        size: Upper bounds of `|z_i|`, `(n,)`.
-        W: An upper bound of `|w_a|^2`, `()`.
-        rho: C over the reference's C, `()`: `rho a` is a feasible dual point of the problem to screen.
-        unit: The error of a sum of n products, relative to the sum of their sizes, `()`.
-        turn: Margins of `w - w_a`, `(n,)`; 0, as all that follows, if the two are equal.
-        turn_error: Bounds on their errors, `(n,)`.
-        apart: An upper bound of `|w - w_a|^2`, `()`.
-        along: `(w - w_a) . w_a` and a bound on its error, `(2,)`.
     """
 
-    a: Float[Array, " n"]
-    p: Float[Array, " n"]
-    error: Float[Array, " n"]
-    size: Float[Array, " n"]
-    W: Float[Array, ""]
-    rho: Float[Array, ""]
-    unit: Any
-    turn: Float[Array, " n"]
-    turn_error: Float[Array, " n"]
-    apart: Float[Array, ""]
-    along: Float[Array, " 2"]
+    a: Float[Array, " n"]  # the dual point, `(n,)`: `w_a = sum_i a_i z_i`, with `z_i = y_i phi(x_i)`
+    p: Float[Array, " n"]  # its margins `z_i . w_a`, `(n,)`
+    error: Float[Array, " n"]  # bounds on their errors, `(n,)`
+    size: Float[Array, " n"]  # upper bounds of `|z_i|`, `(n,)`
+    W: Float[Array, ""]  # an upper bound of `|w_a|^2`, `()`
+    rho: Float[Array, ""]  # C over the reference's C, `()`: `rho a` is a feasible dual point of the problem to screen
+    unit: Any  # the error of a sum of n products, relative to the sum of their sizes, `()`
+    turn: Float[Array, " n"]  # margins of `w - w_a`, `(n,)`; 0, as all that follows, if the two are equal
+    turn_error: Float[Array, " n"]  # bounds on their errors, `(n,)`
+    apart: Float[Array, ""]  # an upper bound of `|w - w_a|^2`, `()`
+    along: Float[Array, " 2"]  # `(w - w_a) . w_a` and a bound on its error, `(2,)`
 
     @property
     def margins(self) -> Float[Array, " n"]:
@@ -220,17 +207,11 @@ def checked_C(C_ref: Any, name: str = "C_ref") -> Any:
 
 
 class Ball(NamedTuple):
-    """A ball that contains the solution's w, given by margins.
+    """A ball that contains the solution's w, given by margins."""
 
-    Attributes:
-        centre: Margins of the centre, `(n,)`.
-        error: Bounds on their errors, `(n,)`.
-        square: The radius squared, `()`, with an allowance for rounding.
-    """
-
-    centre: Float[Array, " n"]
-    error: Float[Array, " n"]
-    square: Float[Array, ""]
+    centre: Float[Array, " n"]  # margins of the centre, `(n,)`
+    error: Float[Array, " n"]  # bounds on their errors, `(n,)`
+    square: Float[Array, ""]  # the radius squared, `()`, with an allowance for rounding
 
     def bounds(self, size: Float[Array, " n"]) -> tuple[Array, Array]:
         """Return the least and the largest margin `z_i . w` of any w in the ball, where `|z_i|` is at most `size`."""
@@ -272,21 +253,13 @@ def first_ball(wide: Restrictable, reference: Reference) -> Ball:
 
 
 class Difference(NamedTuple):
-    """The difference of two dual points of a reference: `delta = rho a - b`, whose support is small, and `q = Q delta`.
+    """The difference of two dual points: `delta = rho a - b`, whose support is small, and `q = Q delta`."""
 
-    Attributes:
-        b: The dual point of the second ball, `(n,)`, feasible.
-        delta: `rho a - b`, `(n,)`; 0 where the two agree.
-        q: Its products, `(n,)`.
-        error: Bounds on their errors, `(n,)`.
-        square: A lower bound of `|w_delta|^2`, `()`.
-    """
-
-    b: Float[Array, " n"]
-    delta: Float[Array, " n"]
-    q: Float[Array, " n"]
-    error: Float[Array, " n"]
-    square: Float[Array, ""]
+    b: Float[Array, " n"]  # the dual point of the second ball, `(n,)`, feasible
+    delta: Float[Array, " n"]  # `rho a - b`, `(n,)`; 0 where the two agree
+    q: Float[Array, " n"]  # its products, `(n,)`
+    error: Float[Array, " n"]  # bounds on their errors, `(n,)`
+    square: Float[Array, ""]  # a lower bound of `|w_delta|^2`, `()`
 
 
 def difference(wide: Restrictable, reference: Reference) -> Difference:

@@ -40,48 +40,35 @@ def is_negative(curvature: Array, scale: Any) -> Bool[Array, ""]:
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """What drivers and wrappers may do with a solver.
+    """What drivers and wrappers may do with a solver."""
 
-    Attributes:
-        pads: Whether drivers may pad concrete problems with absent samples (`jaxsvm.problems.padding`). Set it where
-            absent samples cost little and random draws do not depend on n.
-        long_steps: Whether a step passes over all samples, so that on a CPU lanes gain nothing side by side.
-        large_state: Whether the state is large (kernel rows, say): the host driver then passes it on without a copy.
-            `init` must then create every array of the state: none may be an argument as it came.
-        takes_start: Whether `init` uses the start that it is given. Paths leave out what a rule proves even if not.
-        resumes: Whether `init` takes a `Resumed`, all that is known of a fit, instead of weights. Set it where step
-            sizes or their order depend on the number of steps so far, or where w is not made of the dual point.
-        carries_sums: Whether every step keeps the products of its `dual_point` as exact as rounding permits.
-        knows_origin: Whether `init` also takes an `Origin`, and compiles faster with it.
-        finds_both: Whether w and dual variables are found apart: then the best of each are kept, and starts have both.
-    """
-
+    # whether drivers may pad concrete problems with absent samples (`jaxsvm.problems.padding`); set it where absent
+    # samples cost little and random draws do not depend on n
     pads: bool = False
-    long_steps: bool = True
+    long_steps: bool = True  # whether a step passes over all samples, so that on a CPU lanes gain nothing side by side
+    # whether the state is large (kernel rows, say): the host driver then passes it on without a copy; `init` must then
+    # create every array of the state: none may be an argument as it came
     large_state: bool = False
+    # whether `init` uses the start that it is given; paths leave out what a rule proves even if not
     takes_start: bool = True
+    # whether `init` takes a `Resumed`, all that is known of a fit, instead of weights; set it where step sizes or their
+    # order depend on the number of steps so far, or where w is not made of the dual point
     resumes: bool = False
-    carries_sums: bool = False
-    knows_origin: bool = False
+    carries_sums: bool = False  # whether every step keeps the products of its `dual_point` as exact as rounding permits
+    knows_origin: bool = False  # whether `init` also takes an `Origin`, and compiles faster with it
+    # whether w and dual variables are found apart: then the best of each are kept, and starts have both
     finds_both: bool = False
 
 
 class HandOver(NamedTuple):
-    """How a fit goes on from the point at which its solver leaves it; host drivers only.
+    """How a fit goes on from the point at which its solver leaves it; host drivers only."""
 
-    Attributes:
-        solver: The solver that goes on.
-        back: The solver that follows if that one ends without a proof; None for none.
-        undecided: Samples to be solved for first, and the values of all others `(n,)`; None if all are undecided.
-        takes_state: Whether the solver takes over the state too.
-        draws_anew: Whether the solver needs a new random key.
-    """
-
-    solver: "Solver[Any]"
-    back: "Solver[Any] | None" = None
+    solver: "Solver[Any]"  # the solver that goes on
+    back: "Solver[Any] | None" = None  # the solver that follows if that one ends without a proof; None for none
+    # samples to be solved for first, and the values of all others `(n,)`; None if all are undecided
     undecided: tuple[Any, Any] | None = None
-    takes_state: bool = False
-    draws_anew: bool = False
+    takes_state: bool = False  # whether the solver takes over the state too
+    draws_anew: bool = False  # whether the solver needs a new random key
 
 
 class Finisher(NamedTuple):
@@ -322,15 +309,11 @@ class SimplexSolver(Solver[SimplexForm]):
     """A solver whose state is a point `alpha` of the simplex, with `s = Kt alpha`, `R = alpha . s` and `scale`.
 
     It implements `at` and `step`; `sampled` and `polished` go around it.
-
-    Attributes:
-        start: "random", "two-point" or "uniform".
-        draw: Size of the random draw.
     """
 
     solves = SIMPLEX
-    start: str = "uniform"
-    draw: int = 20
+    start: str = "uniform"  # "random", "two-point" or "uniform"
+    draw: int = 20  # size of the random draw
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> Any:
         """Return the state at a point `alpha` with `s = Kt alpha`."""

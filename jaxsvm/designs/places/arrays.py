@@ -35,23 +35,15 @@ OPERATIONS_OF_A_PIECE = 2 * 10**10
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrayDesign:
-    """Rows in memory.
-
-    Attributes:
-        rows: All rows, those of weight 0 included; on a mesh `first` has an entry for each device.
-        n: Number of rows.
-        classes: Labels; None for regression.
-        mesh: The devices that the rows lie on; None: one.
-        axis: The axis of the mesh that the rows are spread over.
-    """
+    """Rows in memory."""
 
     __repr__ = in_a_line
 
-    rows: Chunk
-    n: int
-    classes: tuple[Any, ...] | None
-    mesh: Mesh | None = None
-    axis: str | None = None
+    rows: Chunk  # all rows, those of weight 0 included; on a mesh `first` has an entry for each device
+    n: int  # number of rows
+    classes: tuple[Any, ...] | None  # labels; None for regression
+    mesh: Mesh | None = None  # the devices that the rows lie on; None: one
+    axis: str | None = None  # the axis of the mesh that the rows are spread over
 
     features = ()
 

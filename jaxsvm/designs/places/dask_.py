@@ -40,21 +40,14 @@ DaskData = tuple[Delayable, ...] | Delayable | list[Any]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DaskDesign:
-    """Rows of a Dask cluster.
-
-    Attributes:
-        parts: Persisted chunks, delayed.
-        n: Number of rows.
-        d: Number of features.
-        classes: Labels; None for regression.
-    """
+    """Rows of a Dask cluster."""
 
     __repr__ = in_a_line
 
-    parts: list[Any]
-    n: int
-    d: int
-    classes: tuple[Any, ...] | None
+    parts: list[Any]  # persisted chunks, delayed
+    n: int  # number of rows
+    d: int  # number of features
+    classes: tuple[Any, ...] | None  # labels; None for regression
 
     features = ()
     together = False

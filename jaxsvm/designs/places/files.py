@@ -23,25 +23,18 @@ from jaxsvm.runtime.checks import require_one_of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileDesign(OfChunks):
-    """Rows of files.
-
-    Attributes:
-        source: The files.
-        stamps: Their sizes and times of change, which must stay as they are.
-        found: What the first pass found: numbers of rows and features, damaged lines, means and scales of columns.
-        classes: Labels; None for regression.
-        damaged: What to do with lines that are no samples: "stop" or "skip".
-        dtype: Dtype of the features while they are computed with.
-    """
+    """Rows of files."""
 
     __repr__ = in_a_line
 
-    source: Source
+    source: Source  # the files
+    # their sizes and times of change, which must stay as they are
     stamps: list[list[int]] = dataclasses.field(repr=False)
+    # what the first pass found: numbers of rows and features, damaged lines, means and scales of columns
     found: Scan = dataclasses.field(repr=False)
-    classes: tuple[Any, ...] | None
-    damaged: str
-    dtype: Any
+    classes: tuple[Any, ...] | None  # labels; None for regression
+    damaged: str  # what to do with lines that are no samples: "stop" or "skip"
+    dtype: Any  # dtype of the features while they are computed with
 
     @property
     def n(self) -> int:

@@ -29,15 +29,10 @@ LAPACK_SIZE = MEASURED.lapack_size
 
 
 class Factor(NamedTuple):
-    """A Cholesky factor, `A = L L'`; NaN or infinity if A is not positive definite.
+    """A Cholesky factor, `A = L L'`; NaN or infinity if A is not positive definite."""
 
-    Attributes:
-        L: Lower factor, padded by an identity up to whole panels, `(panels b, panels b)`.
-        inverses: Inverses of its diagonal blocks, `(panels, b, b)`.
-    """
-
-    L: Float[Array, "s s"]
-    inverses: Float[Array, "k b b"]
+    L: Float[Array, "s s"]  # lower factor, padded by an identity up to whole panels, `(panels b, panels b)`
+    inverses: Float[Array, "k b b"]  # inverses of its diagonal blocks, `(panels, b, b)`
 
     def solve(self, B: Float[Array, "q *m"]) -> Float[Array, "q *m"]:
         """Compute `A^-1 B`."""

@@ -181,25 +181,15 @@ Apply = Callable[[Float[Array, " n"]], Float[Array, " n"]]
 
 
 class Iterate(NamedTuple):
-    """An iterate of conjugate gradients.
+    """An iterate of conjugate gradients."""
 
-    Attributes:
-        steps: Products computed, int32 `()`.
-        x: Current solution, `(n,)`.
-        r: Its residual, updated recursively, `(n,)`.
-        p: Next direction, `(n,)`.
-        energy: `r' P^-1 r` with the preconditioner P, `()`.
-        first: Energy of the first iterate, `()`.
-        definite: Whether no direction of negative curvature was met, `()`.
-    """
-
-    steps: Int[Array, ""]
-    x: Float[Array, " n"]
-    r: Float[Array, " n"]
-    p: Float[Array, " n"]
-    energy: Float[Array, ""]
-    first: Float[Array, ""]
-    definite: Bool[Array, ""]
+    steps: Int[Array, ""]  # products computed, int32 `()`
+    x: Float[Array, " n"]  # current solution, `(n,)`
+    r: Float[Array, " n"]  # its residual, updated recursively, `(n,)`
+    p: Float[Array, " n"]  # next direction, `(n,)`
+    energy: Float[Array, ""]  # `r' P^-1 r` with the preconditioner P, `()`
+    first: Float[Array, ""]  # energy of the first iterate, `()`
+    definite: Bool[Array, ""]  # whether no direction of negative curvature was met, `()`
 
 
 def conjugate_gradients(

@@ -55,18 +55,12 @@ def _passed(name: str, moves: bool = False) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper(Solver[P]):
-    """A solver around another solver. Members that a subclass does not override are the inner solver's.
+    """A solver around another solver. Members that a subclass does not override are the inner solver's."""
 
-    Attributes:
-        solver: The inner solver's configuration.
-        layer: Place in the order of nesting: a wrapper goes around solvers and wrappers of lower layers.
-        made_by: Name of the function that makes it.
-    """
+    solver: Solver  # the inner solver's configuration
 
-    solver: Solver
-
-    layer: ClassVar[int]
-    made_by: ClassVar[str]
+    layer: ClassVar[int]  # place in the order of nesting: a wrapper goes around solvers and wrappers of lower layers
+    made_by: ClassVar[str]  # name of the function that makes it
 
     solves = _inner()
     tol = _inner()

@@ -46,16 +46,12 @@ class ConjugateGradients(SimplexSolver):
     Cost of a step: a product with the kernel matrix.
     Rate: on a fixed support that of conjugate gradients. No sample joins the support.
     Sources: Polyak 1969; Nocedal and Wright, section 16.7.
-
-    Attributes:
-        tol: Threshold of the stop rule, > 0.
-        max_steps: Maximum number of steps, >= 0.
-        stop: "certified_gap", "relative_fw" or "paper", see `FrankWolfe`; static.
     """
 
     bit = 16
-    tol: Number = 1e-4
-    max_steps: Count = 40
+    tol: Number = 1e-4  # threshold of the stop rule, > 0
+    max_steps: Count = 40  # maximum number of steps, >= 0
+    # "certified_gap", "relative_fw" or "paper", see `FrankWolfe`; static
     stop: str = dataclasses.field(default="certified_gap", metadata={"static": True})
 
     check_every = 1

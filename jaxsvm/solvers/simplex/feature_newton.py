@@ -94,13 +94,6 @@ class FeatureNewton(Solver[SquaredHingeProblem]):
     Problems: squared hinge without a free bias, of a definite kernel.
     Cost of a step: a product with the kernel matrix, and a few systems of r features.
     Rate: linear, by about `(C |R|)^2` for a rest R of the kernel matrix.
-
-    Attributes:
-        Z: The features of this problem, `(n, r)`.
-        tol: Certified relative duality gap at which to stop, > 0.
-        max_steps: Maximum number of steps, >= 0.
-        check_every: Steps in a chunk; static.
-        refresh_every: Maximum number of steps between certificates; static.
     """
 
     bit = 17
@@ -108,10 +101,11 @@ class FeatureNewton(Solver[SquaredHingeProblem]):
     unroll = 1
     traits = Traits(pads=True)
 
-    Z: Float[Array, "n r"]
-    tol: Number = 1e-4
-    max_steps: Count = MEASURED.most_products
-    check_every: int = dataclasses.field(default=1, metadata={"static": True})
+    Z: Float[Array, "n r"]  # the features of this problem, `(n, r)`
+    tol: Number = 1e-4  # certified relative duality gap at which to stop, > 0
+    max_steps: Count = MEASURED.most_products  # maximum number of steps, >= 0
+    check_every: int = dataclasses.field(default=1, metadata={"static": True})  # steps in a chunk; static
+    # maximum number of steps between certificates; static
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: "StartLike | None" = None) -> State:
