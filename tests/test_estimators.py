@@ -163,6 +163,17 @@ def test_estimators_pickle_clone_and_hold_no_arrays_of_jax():
         assert clone(fitted).get_params() == fitted.get_params()
 
 
+def test_a_class_derived_from_an_estimator_may_have_parameters_of_its_own():
+    class Named(estimators.LinearSVC):
+        def __init__(self, name="", C=1.0):
+            super().__init__(C=C)
+            self.name = name
+
+    assert clone(Named(name="a")).fit(X2, Y2).score(X2, Y2) > 0.5
+    with pytest.raises(ValueError, match="'C' parameter of Named"):
+        Named(C=-1.0).fit(X2, Y2)
+
+
 def test_a_pickle_of_another_version_is_refused():
     for machine in (estimators.SVC().fit(X, Y), estimators.PegasosClassifier(passes=1).fit(X, Y)):
         state = machine.__getstate__()

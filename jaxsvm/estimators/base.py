@@ -43,7 +43,7 @@ class JaxsvmEstimator(BaseEstimator):
 
     @property
     def _parameter_constraints(self) -> dict[str, Any]:
-        return {name: self._limits.get(name, LIMITS[name]) for name in self._get_param_names()}
+        return {name: (LIMITS | self._limits)[name] for name in LIMITS.keys() & self._get_param_names()}
 
     def __getstate__(self) -> dict[str, Any]:
         state: Any = super().__getstate__()
