@@ -136,6 +136,13 @@ def test_a_killed_run_goes_on_to_the_same_coreset(tmp_path, many_rows):
     np.testing.assert_allclose(whole.info["scale"], x.std(axis=0))
 
 
+def test_a_file_that_the_run_did_not_write_is_not_removed(tmp_path):
+    """Rows that are fetched need no checkpoint; a file of its name was removed, whatever it was."""
+    (tmp_path / "other").write_text("mine")
+    coresets.of_rows(designs.from_arrays(*data(40)), 1.0, 20, checkpoint=tmp_path / "other")
+    assert (tmp_path / "other").read_text() == "mine"
+
+
 def test_constant_columns_keep_their_scale(tmp_path):
     """A column of 0.1 was divided by its rounding, 5e-16; one of 1e160 has squares that overflow."""
     n = 300

@@ -467,6 +467,13 @@ def test_a_penalty_of_one_on_many_rows_is_certified_in_few_passes():
     assert max(fit.certificate.dual, rows.certificate.dual) <= min(fit.certificate.primal, rows.certificate.primal)
 
 
+def test_levels_that_add_up_to_the_constant_are_no_singular_system():
+    r = np.random.default_rng(1)
+    table = {"y": r.integers(0, 2, 40), "b": r.random(40) < 0.5, "a": r.integers(0, 3, 40).astype(float)}
+    fit = relational.fit(relational.Join({"t": table}, ("t", "y")), C=1e3, engine="merge")
+    assert fit.status == jaxsvm.Status.CONVERGED
+
+
 def test_a_fit_without_a_certificate_says_so():
     join = sales_clicks_visits((60, 30, 20), 3)
     with pytest.warns(jaxsvm.ConvergenceWarning, match="1 of 1 fits over a join ended as MAX_STEPS.*relational.design"):

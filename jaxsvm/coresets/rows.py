@@ -102,7 +102,7 @@ def of_rows(
     small = coreset(rows.x, y, C, m, key, weight, sampler, bound, clusters=clusters)
     index = (rows.first + np.arange(len(y)))[small.info["index"]]
     small.info.update(known, n=design.n, classes=classes, index=index)
-    if checkpoint is not None and os.path.exists(checkpoint):
+    if known and checkpoint is not None and os.path.exists(checkpoint):
         os.unlink(checkpoint)
     return small
 

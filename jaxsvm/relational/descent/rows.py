@@ -85,8 +85,8 @@ class Formed:
                 X = self.X[part]
                 square = X.T @ (X * D[part, None])
                 H += square if isinstance(square, np.ndarray) else square.toarray()
-            scale = 1 / np.sqrt(np.diagonal(H))
-            return np.append(scale * np.linalg.solve(H * scale * scale[:, None], scale * b[:-1]), 0.0)
+            scale, ridge = 1 / np.sqrt(np.diagonal(H)), 1e-14 * d * np.eye(d)  # I may be lost in what is added to it
+            return np.append(scale * np.linalg.solve(H * scale * scale[:, None] + ridge, scale * b[:-1]), 0.0)
         X = self.X if isinstance(self.X, csr_array) else csr_array(self.X)
         scale = 1 / np.sqrt(1 + (X * X).T @ D)
         right = X[few] * np.sqrt(D[few])[:, None] * scale
