@@ -9,8 +9,7 @@ def fit_of(
     y: np.ndarray, a: np.ndarray, Q: np.ndarray, *, offset: float, dtype: str, hinge: bool, w: np.ndarray | None = None
 ) -> Any:
     """The fit that a solver would return of a dual point in primal scale; with coefficients of a w of its own."""
-    from jaxsvm.results.fit import Certificate, Counters, Fit
-    from jaxsvm.results.status import StatusCode
+    from jaxsvm.results.fit import Certificate, Counters, Fit, StatusCode
 
     nothing, zero = np.zeros((), dtype), np.zeros((), np.int32)
     w = a if w is None else w

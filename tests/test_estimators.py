@@ -25,8 +25,7 @@ from jaxsvm.estimators.kernel_values import MEASURED
 from jaxsvm.estimators.machines import Progress
 from jaxsvm.loop import chains, many
 from jaxsvm.loop import driver as loop
-from jaxsvm.results.fit import Certificate
-from jaxsvm.results.status import Status
+from jaxsvm.results.fit import Certificate, Status
 
 X, Y = load_iris(return_X_y=True)
 X2, Y2 = X[Y > 0], Y[Y > 0]

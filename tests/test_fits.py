@@ -16,8 +16,7 @@ import jaxsvm
 from jaxsvm import FrankWolfe, InputError, Status, polished, sampled
 from jaxsvm.kernels import RBF, Precomputed
 from jaxsvm.loop import bursts
-from jaxsvm.results.fit import Counters, bit_of
-from jaxsvm.results.status import StatusCode, advice
+from jaxsvm.results.fit import Counters, StatusCode, advice, bit_of
 
 
 def test_no_bias():

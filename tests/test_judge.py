@@ -9,9 +9,8 @@ from test_contract import PROBLEMS, each, problem, solved
 
 from jaxsvm import gram, svm_problem
 from jaxsvm.kernels import Precomputed
-from jaxsvm.results.fit import Certificate
+from jaxsvm.results.fit import Certificate, Status
 from jaxsvm.results.judge import balances, is_weights, judged, narrowed, refused, relative_to, verdict
-from jaxsvm.results.status import Status
 
 INFINITE = Certificate(np.inf, -np.inf, np.inf)
 

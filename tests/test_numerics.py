@@ -8,9 +8,8 @@ import pytest
 from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.linear.nystroem import conjugate_gradients
-from jaxsvm.numerics.masks import count, every, places_first, some
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.numerics.products import sums
+from jaxsvm.numerics.products import count, every, places_first, some, sums
 from jaxsvm.numerics.sizes import in_smallest, size_classes
 from jaxsvm.runtime.loops import once
 

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 import jaxsvm
 from jaxsvm import plots
 from jaxsvm.plots import path_figure
-from jaxsvm.results.fit import Certificate
-from jaxsvm.results.status import Status, StatusCode
+from jaxsvm.results.fit import Certificate, Status, StatusCode
 
 
 @pytest.fixture(scope="module")

@@ -965,7 +965,7 @@ def test_random_problems(x64):
 
 def test_status_codes_are_read_by_nobody():
     """A fit that did not converge is as good as its gap."""
-    fit = dataclasses.replace(reference_at(2.0), status=jaxsvm.results.status.StatusCode(np.int32(Status.STALLED)))
+    fit = dataclasses.replace(reference_at(2.0), status=jaxsvm.results.fit.StatusCode(np.int32(Status.STALLED)))
     assert int(intersection_test(make("hinge", 2.02), fit, 2.0).screened.sum()) > 0
 
 

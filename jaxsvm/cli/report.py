@@ -21,8 +21,7 @@ from rich.table import Column, Table
 
 from jaxsvm.errors import InputError, require
 from jaxsvm.loop.interruption import Interruption
-from jaxsvm.results.fit import Certificate
-from jaxsvm.results.status import Status, advice
+from jaxsvm.results.fit import Certificate, Status, advice
 from jaxsvm.runtime.files import require_writable, write_whole
 from jaxsvm.runtime.startup import leave
 
@@ -41,7 +40,7 @@ ADVICE = {
     Status.MAX_STEPS: "Raise --max-steps or --nu, or loosen --tol.",
     Status.INTERRUPTED: "Give it more time or loosen --tol.",
 }
-"""Advice for a status in terms of the command's options; `results/status.py` names the library's arguments."""
+"""Advice for a status in terms of the command's options; `results/fit.py` names the library's arguments."""
 
 TITLES = {
     "relative_gap": "gap", "train_accuracy": "train accuracy", "train_r2": "train R2", "cv_accuracy": "cv accuracy",

@@ -15,13 +15,11 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.numerics import masks
 from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
 from jaxsvm.numerics.linear.nystroem import Apply
-from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.numerics.products import diagonal, plus_diagonal
+from jaxsvm.numerics.products import count, diagonal, places_first, plus_diagonal, some
 from jaxsvm.numerics.selection import entries
 from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
 from jaxsvm.problems.contract import Differentiable
@@ -269,9 +267,9 @@ def _factor(
     problem: Differentiable, support: Bool[Array, " n"], sizes: tuple[int, ...], u: Array, ridge: Array
 ) -> tuple[Bool[Array, " n"], Apply]:
     """Return the linearly independent samples, and a function that solves by a Cholesky factor of `(Kt + u u')_SS`."""
-    largest, count = sizes[-1], masks.count(support)
-    index = masks.places_first(support)[:largest]
-    valid = jnp.arange(largest, dtype=count.dtype) < count
+    largest, number = sizes[-1], count(support)
+    index = places_first(support)[:largest]
+    valid = jnp.arange(largest, dtype=number.dtype) < number
 
     def factor(size: int, whole: Factor) -> Factor:
         at = index[:size]
@@ -284,7 +282,7 @@ def _factor(
             return semifactored(values, 1e-11 * diagonal(values)).within(whole)
         return padded_factor(values, valid[:size]).within(whole)
 
-    factored = in_smallest(sizes, count, factor, identity(largest, problem.dtype))
+    factored = in_smallest(sizes, number, factor, identity(largest, problem.dtype))
     known = valid & ~(diagonal(factored.L)[:largest] == 0)  # NaN must propagate
     support = jnp.zeros_like(support).at[index].max(known, wrap_negative_indices=False)
     return support, jax.tree_util.Partial(_by_factor, factored, jnp.where(known, index, problem.n))

@@ -38,9 +38,8 @@ from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.results.fit import Certificate
+from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
-from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import checked, require_one_of, require_positive, require_seconds, require_whole
 from jaxsvm.runtime.files import require_writable, write_arrays

@@ -22,8 +22,7 @@ from jaxsvm.estimators.validation import LIMITS, EstimatorKernel, Gamma, checked
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.many import Solved
 from jaxsvm.points.rows import DenseOrSparse, SparseRows
-from jaxsvm.results.fit import Certificate
-from jaxsvm.results.status import Status, advice
+from jaxsvm.results.fit import Certificate, Status, advice
 from jaxsvm.runtime.arrays import require_own_process, transfers
 
 DTYPES = [np.float64, np.float32]

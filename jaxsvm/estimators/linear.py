@@ -47,9 +47,8 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import rounding
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import SparseRows
-from jaxsvm.results.fit import Certificate
+from jaxsvm.results.fit import Certificate, Status
 from jaxsvm.results.judge import judged
-from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import require_own_process, transfers
 from jaxsvm.solvers.contract import Solver
 

@@ -35,9 +35,8 @@ from jaxsvm.loop.many import (
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
-from jaxsvm.results.fit import Fit
+from jaxsvm.results.fit import Fit, Status
 from jaxsvm.results.judge import judged
-from jaxsvm.results.status import Status
 from jaxsvm.solvers.contract import Solver
 
 MOST_VARIABLES = 2 * LARGEST_PADDED

@@ -31,8 +31,7 @@ from jaxsvm.loop.many import (
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.machines import one_class_problem, svr_problem, tube
-from jaxsvm.results.fit import Certificate
-from jaxsvm.results.status import Status
+from jaxsvm.results.fit import Certificate, Status
 
 ZERO_OBJECTIVE = (
     "The objective is 0: the points have the origin in their midst in feature space, no plane keeps them apart from "

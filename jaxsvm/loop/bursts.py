@@ -35,9 +35,8 @@ from jaxsvm.loop.round import (
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.problems.slack import SlackProblem
-from jaxsvm.results.fit import Answer, Fit
+from jaxsvm.results.fit import Answer, Fit, Status
 from jaxsvm.results.judge import in_dtype, judged
-from jaxsvm.results.status import Status
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.start import Origin

@@ -26,11 +26,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.derivatives import barrier
 from jaxsvm.derivatives.sums import summable, unsummable
 from jaxsvm.derivatives.support_equations import Shift, Solved, exact, plan, solved
-from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import bits_of, cast, in_double, like, of_bits, rounded, widened
+from jaxsvm.numerics.products import some
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
-from jaxsvm.results.fit import Active, Fit, Values, values_of
-from jaxsvm.results.status import Status
+from jaxsvm.results.fit import Active, Fit, Status, Values, values_of
 from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.solvers.box.interior_point import affordable

@@ -48,9 +48,8 @@ from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
-from jaxsvm.results.fit import Answer, Counters, Fit, better_of
+from jaxsvm.results.fit import Answer, Counters, Fit, Status, advice
 from jaxsvm.results.judge import in_dtype
-from jaxsvm.results.status import Status, advice
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.checks import require_seconds
 from jaxsvm.runtime.loops import in_groups, while_loop
@@ -206,7 +205,7 @@ def drive(
 
     def shown(fit: Fit) -> Any:
         fit = trimmed(fit, n)
-        known = fit if best is None else better_of(best, fit)
+        known = fit if best is None else _better_of(best, fit)
         total = reduce(Counters.plus, [*counters, fit.counters])
         return cast(Any, callback)(dataclasses.replace(known, counters=total, status=fit.status))
 
@@ -226,7 +225,7 @@ def drive(
             result = trimmed(result if options.provisional else with_steps_alone(result, progress), n)
             # Rounded values of a definite kernel turned out indefinite: nothing that was certified before is proved.
             refuted = int(result.status) == Status.STALLED and float(result.certificate.dual) == -np.inf
-            best = result if best is None or refuted else better_of(best, result)
+            best = result if best is None or refuted else _better_of(best, result)
             counters.append(result.counters)
             if following is not None and not refuted:
                 turn, inside = _handed_over(problem, turn, progress, following, stop, n)
@@ -240,7 +239,7 @@ def drive(
         best = result if int(result.status) == Status.CONVERGED else best
         stalled = int(result.status) == Status.STALLED and not float(best.certificate.relative_gap) < 1
         if problem.kind == "box" and stalled and not options.provisional:
-            best = better_of(trimmed(_of_nothing(problem).fit(result.status.code, result.counters), n), best)
+            best = _better_of(trimmed(_of_nothing(problem).fit(result.status.code, result.counters), n), best)
         best = dataclasses.replace(best, counters=reduce(Counters.plus, counters), status=result.status)
         if options.warns:
             warn_unless_converged(best, solver, problem)
@@ -256,6 +255,16 @@ def _of_nothing(problem: Problem) -> Answer:
         return in_dtype(wide.certified(zero.astype(wide.dtype), zero.astype(wide.dtype), problem.dtype), problem.dtype)
 
     return in_double(certified)(problem, jnp.zeros((problem.n,), problem.dtype))
+
+
+def _better_of(first: Fit, second: Fit) -> Fit:
+    """Return the fit with the smaller certified gap, on the host; the second if they are level.
+
+    Relative gaps of 1 and more say nothing: then the difference of the primal and the dual value counts.
+    """
+    (primal, dual, gap), (upper, lower, other) = (map(float, fit.certificate) for fit in (first, second))
+    better = gap < other if min(gap, other) < 1 else primal - dual < upper - lower
+    return first if better else second
 
 
 class Turn(NamedTuple):

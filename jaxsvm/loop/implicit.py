@@ -28,14 +28,13 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import differentiation as rule
 from jaxsvm.loop.choice import certain_solver
 from jaxsvm.loop.driver import fit as solve
-from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.numerics.products import every
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Differentiable, require_differentiable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Active, Certificate, Counters, Fit, Values, require_fit
+from jaxsvm.results.fit import Active, Certificate, Counters, Fit, StatusCode, Values, require_fit
 from jaxsvm.results.judge import narrowed, refused, verdict
-from jaxsvm.results.status import StatusCode
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 

@@ -33,9 +33,8 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.machines import NuProblem
-from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, bit_of
+from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status, bit_of
 from jaxsvm.results.judge import in_dtype, refused, relative_to, verdict
-from jaxsvm.results.status import Status
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import InteriorPoint

@@ -23,14 +23,13 @@ from jaxsvm.gram.dense import with_values
 from jaxsvm.gram.spread import SpreadGram
 from jaxsvm.loop.interruption import unless
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, like, widened
+from jaxsvm.numerics.products import every
 from jaxsvm.problems.certificates import corrections, definiteness
 from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.problems.padding import padded
-from jaxsvm.results.fit import Answer, Certificate, Fit, bit_of
+from jaxsvm.results.fit import Answer, Certificate, Fit, Status, bit_of
 from jaxsvm.results.judge import better_answer, in_dtype, refused, verdict
-from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import lengthened
 from jaxsvm.runtime.loops import fori_loop, once, while_loop
 from jaxsvm.solvers.contract import CERTIFIED_GAP, Solver, require_solves, stop_excess

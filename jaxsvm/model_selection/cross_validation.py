@@ -30,8 +30,7 @@ from jaxsvm.models.model import is_right
 from jaxsvm.path.chains import on_host_stacked, warn_of_unfinished
 from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, require_widths, solve_together
 from jaxsvm.problems.contract import Parametric, require_problem
-from jaxsvm.results.fit import Certificate, Fit
-from jaxsvm.results.status import Status, StatusCode
+from jaxsvm.results.fit import Certificate, Fit, Status, StatusCode
 from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.runtime.checks import require_one_of, require_seconds, require_whole
 from jaxsvm.runtime.meshes import host_drives

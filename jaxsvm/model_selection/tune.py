@@ -39,8 +39,7 @@ from jaxsvm.path.chains import nothing, on_host_stacked
 from jaxsvm.points.checks import as_points
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
-from jaxsvm.results.fit import Fit
-from jaxsvm.results.status import Status
+from jaxsvm.results.fit import Fit, Status
 from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.runtime.checks import require_whole
 from jaxsvm.solvers.contract import Solver

@@ -26,7 +26,7 @@ from jaxsvm.loop.driver import Options, drive, fit
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.loop.many import fit_whole, padded_size, solve_many
 from jaxsvm.loop.round import ready_together
-from jaxsvm.numerics.masks import every
+from jaxsvm.numerics.products import every
 from jaxsvm.path.chains import nothing, on_host_stacked
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import trimmed

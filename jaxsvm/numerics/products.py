@@ -1,13 +1,38 @@
-"""Matrix products in the full precision of their dtypes: GPUs and TPUs use less by default."""
+"""Entries of masks; matrix products in the full precision of their dtypes: GPUs and TPUs use less by default."""
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import PARTS_OF_A_SUM
 from jaxsvm.runtime.loops import while_loop
+
+
+def some(mask: Bool[Array, "..."]) -> Bool[Array, ""]:
+    """Compute `jnp.any(mask)`."""
+    return mask.any()
+
+
+def every(mask: Bool[Array, "..."]) -> Bool[Array, ""]:
+    """Compute `jnp.all(mask)`."""
+    return mask.all()
+
+
+def count(mask: Bool[Array, "..."]) -> Int[Array, ""]:
+    """Count the entries that hold, int32."""
+    return mask.sum(dtype=jnp.int32)
+
+
+def places_first(mask: Bool[Array, " n"]) -> Int[Array, " n"]:
+    """Return the indices at which a mask holds, in order, followed by arbitrary indices; int32."""
+    n = mask.shape[0]
+    index = jnp.arange(n, dtype=jnp.int32)
+    if n <= MEASURED.sorted_size:
+        keys = jnp.sort(jnp.where(mask, index, index + n))
+        return jnp.where(keys < n, keys, keys - n)
+    place = jnp.where(mask, jnp.cumsum(mask, dtype=jnp.int32) - 1, n)
+    return jnp.zeros((n,), jnp.int32).at[place].set(index, mode="drop")
 
 
 def matmul(a: Array, b: Array) -> Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.numerics.masks import some
+from jaxsvm.numerics.products import some
 
 
 class Present(NamedTuple):

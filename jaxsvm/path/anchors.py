@@ -22,8 +22,7 @@ from jaxsvm.loop.interruption import Interruption, unless, with_settings, worker
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Fit, counted_by_name
-from jaxsvm.results.status import Status
+from jaxsvm.results.fit import Fit, Status, counted_by_name
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers import working_set as sets

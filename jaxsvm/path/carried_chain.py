@@ -47,8 +47,7 @@ from jaxsvm.path.chains import (
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import is_indefinite
-from jaxsvm.results.fit import Counters, Fit, bit_of, limbs_of, total_of
-from jaxsvm.results.status import Status
+from jaxsvm.results.fit import Counters, Fit, Status, bit_of, limbs_of, total_of
 from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.screening.rules import Rule, Screening

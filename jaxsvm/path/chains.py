@@ -20,14 +20,13 @@ from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.loop.round import ready_together
-from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import double, in_double, rounded, widened
+from jaxsvm.numerics.products import every
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Parametric, Problem, Restrictable
-from jaxsvm.results.fit import Answer, Certificate, Counters, Fit
+from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status, StatusCode, advice
 from jaxsvm.results.judge import concluded, in_dtype
-from jaxsvm.results.status import Status, StatusCode, advice
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program

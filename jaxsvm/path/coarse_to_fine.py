@@ -30,9 +30,8 @@ from jaxsvm.path.chains import in_order, interrupted, on_host_stacked
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
-from jaxsvm.results.fit import Answer, Counters, Fit, bit_of, limbs_of
+from jaxsvm.results.fit import Answer, Counters, Fit, Status, bit_of, limbs_of
 from jaxsvm.results.judge import concluded, in_dtype
-from jaxsvm.results.status import Status
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe

@@ -30,8 +30,7 @@ from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.solve import Path, PathOptions, chain_link
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
-from jaxsvm.results.fit import Fit
-from jaxsvm.results.status import Status
+from jaxsvm.results.fit import Fit, Status
 from jaxsvm.runtime.arrays import in_a_line, transfers
 from jaxsvm.runtime.checks import require_positive
 from jaxsvm.screening.reference import screenable

@@ -40,9 +40,8 @@ from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Certificate, Fit, outcomes
-from jaxsvm.results.status import StatusCode, has_values
-from jaxsvm.runtime.arrays import in_a_line, on_device, transfers
+from jaxsvm.results.fit import Certificate, Fit, StatusCode, outcomes
+from jaxsvm.runtime.arrays import has_values, in_a_line, on_device, transfers
 from jaxsvm.runtime.checks import require_function, require_seconds, require_whole
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.screening.reference import require_screenable, screenable

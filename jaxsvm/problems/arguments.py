@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite, require_part
-from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.products import every, some
 from jaxsvm.runtime.arrays import on_device, owned
 
 

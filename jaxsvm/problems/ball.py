@@ -26,7 +26,7 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import dense_values
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.kernels.distances import less, middle
-from jaxsvm.numerics.masks import every, some
+from jaxsvm.numerics.products import every, some
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype
 from jaxsvm.problems.measured import MEASURED

@@ -27,9 +27,8 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import among
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
-from jaxsvm.numerics.products import sums
+from jaxsvm.numerics.products import every, some, sums
 from jaxsvm.problems import arguments
 from jaxsvm.problems.certificates import constraint
 from jaxsvm.problems.samples import OfSamples, checked, negligible, squares

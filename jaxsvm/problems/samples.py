@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.masks import some
+from jaxsvm.numerics.products import some
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems import arguments
 from jaxsvm.problems.contract import Problem

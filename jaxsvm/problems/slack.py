@@ -24,9 +24,9 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete, require_part
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.numerics.products import some
 from jaxsvm.points.rows import transposed_product
 from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, hinge_of

@@ -30,9 +30,8 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import among
 from jaxsvm.numerics.line_search import best_bias
-from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import rounded, rounding
-from jaxsvm.numerics.products import matmul, sums
+from jaxsvm.numerics.products import every, matmul, some, sums
 from jaxsvm.problems import arguments
 from jaxsvm.problems.contract import furthest
 from jaxsvm.problems.samples import OfSamples, checked, negligible, picked, squares

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from jaxsvm.numerics.masks import every
-from jaxsvm.results.fit import Answer, Certificate, Counters, Fit
-from jaxsvm.results.status import Status
+from jaxsvm.numerics.products import every
+from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status
 
 
 def judged(primal: Any, dual: Any, gap: Any, scale: Any, *, rounding: Any, feasible: Any = True) -> Certificate:

@@ -217,6 +217,13 @@ def in_a_line(self: Any, **first: Any) -> str:
     return f"{type(self).__name__}({', '.join(f'{name}={summary(value)}' for name, value in shown.items())})"
 
 
+def has_values(tree: Any) -> bool:
+    """Return whether every leaf is an array with concrete values: none is traced, a shape or a placeholder."""
+    leaves = jax.tree.leaves(tree)
+    arrays = (jax.Array, np.ndarray, np.generic, int)
+    return bool(leaves) and is_concrete(leaves) and all(isinstance(leaf, arrays) for leaf in leaves)
+
+
 def summary(value: Any) -> str:
     """Return a value in a few words: `float32[300, 2]` for an array, the number for an array without axes."""
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):

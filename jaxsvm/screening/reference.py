@@ -27,8 +27,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.problems.certificates.definiteness import vouched
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Counters, Fit, require_fit
-from jaxsvm.results.status import StatusCode
+from jaxsvm.results.fit import Counters, Fit, StatusCode, require_fit
 from jaxsvm.runtime.checks import require_positive
 from jaxsvm.runtime.loops import once
 

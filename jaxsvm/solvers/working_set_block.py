@@ -15,9 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.measured import MEASURED as GRAM
 from jaxsvm.numerics.line_search import best_in_rectangle
-from jaxsvm.numerics.masks import count, places_first
 from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widened
-from jaxsvm.numerics.products import diagonal, weighted_rows
+from jaxsvm.numerics.products import count, diagonal, places_first, weighted_rows
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest, top_k
 from jaxsvm.problems.arguments import vector_dtype
 from jaxsvm.problems.box import BoxProblem

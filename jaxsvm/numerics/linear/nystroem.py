@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.numerics import masks, selection
+from jaxsvm.numerics import selection
 from jaxsvm.numerics.linear.elimination import Factor, factored, semifactored
-from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
+from jaxsvm.numerics.products import count, diagonal, matmul, plus_diagonal
 from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import fori_loop, while_loop
 
@@ -20,9 +20,9 @@ BLOCK = 64
 
 def evenly_among(members: Bool[Array, " n"], most: int) -> Int[Array, " landmarks"]:
     """Return `most` (or n) indices of members, evenly spaced; some repeat if there are fewer members."""
-    n, count = members.shape[0], masks.count(members)
+    n, number = members.shape[0], count(members)
     landmarks = min(most, n)
-    ranks = (jnp.arange(landmarks, dtype=jnp.int32) * count) // landmarks + 1
+    ranks = (jnp.arange(landmarks, dtype=jnp.int32) * number) // landmarks + 1
     return jnp.clip(jnp.searchsorted(jnp.cumsum(members, dtype=jnp.int32), ranks), 0, n - 1)
 
 

@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.linear.elimination import factored
-from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.numerics.products import every
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.measured import MEASURED
 from jaxsvm.runtime.loops import scan

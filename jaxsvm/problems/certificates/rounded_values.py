@@ -13,8 +13,7 @@ from jaxsvm.numerics.precision import cast, double, widened
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Fit, values_of
-from jaxsvm.results.status import Status
+from jaxsvm.results.fit import Fit, Status, values_of
 
 
 def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) -> None:

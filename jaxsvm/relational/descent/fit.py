@@ -42,9 +42,8 @@ from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.schema.join import Join, prepared
 from jaxsvm.relational.tables.columns import TableLike
 from jaxsvm.relational.tables.sql import decision_function, to_sql
-from jaxsvm.results.fit import Certificate
+from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
-from jaxsvm.results.status import Status, StatusCode
 from jaxsvm.runtime.arrays import Number, transfers
 from jaxsvm.runtime.checks import checked, require_one_of, require_positive, require_seconds, require_whole
 

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.precision import like
+from jaxsvm.numerics.products import every, some
 from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.contract import Restricted, SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem

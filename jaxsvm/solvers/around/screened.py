@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from jaxsvm.errors import InputError
-from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import in_double, like, widened
+from jaxsvm.numerics.products import some
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import PROBLEMS, Restrictable

@@ -22,10 +22,9 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.linear.elimination import factored
-from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
-from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
+from jaxsvm.numerics.products import diagonal, every, matmul, plus_diagonal
 from jaxsvm.points.rows import product, transposed_product
 from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.results.fit import Counters

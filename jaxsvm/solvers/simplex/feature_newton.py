@@ -21,9 +21,8 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics.line_search import hinge_minimum
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.linear.nystroem import BLOCK, features_in_blocks
-from jaxsvm.numerics.masks import count, every, places_first
 from jaxsvm.numerics.precision import double, in_double, rounded, widened
-from jaxsvm.numerics.products import matmul, plus_diagonal
+from jaxsvm.numerics.products import count, every, matmul, places_first, plus_diagonal
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number

@@ -11,10 +11,9 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.linear.nystroem import conjugate_gradients
-from jaxsvm.numerics.masks import every, some
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
-from jaxsvm.numerics.products import diagonal
+from jaxsvm.numerics.products import diagonal, every, some
 from jaxsvm.points.rows import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters

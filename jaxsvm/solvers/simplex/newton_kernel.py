@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.numerics import masks, selection
+from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import SLOPE_LEFT, hinge_minimum
 from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.linear.nystroem import Apply, Iterate, conjugate_gradients
-from jaxsvm.numerics.masks import every
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.products import count, every, matmul, places_first
 from jaxsvm.numerics.sizes import in_smallest, sizes_of_factors
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
@@ -39,18 +38,18 @@ def solve_support(
         `beta (n,)`, zero off S; the free bias (0 without); whether the matrix was positive definite; whether its
         entries were finite.
     """
-    n, count = problem.n, masks.count(active)
+    n, number = problem.n, count(active)
     yes = jnp.asarray(True)
     solution = (jnp.zeros((n,), problem.dtype), jnp.zeros((), problem.dtype), yes, yes)
     if method == "cg":
         return _conjugate_gradients(problem, active, guess, gap)
     sizes = sizes_of_factors(n if method == "cholesky" else min(n, factor_limit))
-    iterate = count > sizes[-1]
+    iterate = number > sizes[-1]
     if method == "auto" and n > factor_limit:  # a smaller system is always factored
         # Steps to about ten digits without a preconditioner, by a bound of the condition number.
-        steps = 12 * jnp.sqrt(1 + problem.costs.max() * problem.diagonal.max() * count)
-        iterate = iterate | (steps * MEASURED.columns_per_product < count)
-    solution = in_smallest(sizes, count, lambda size, _: _factor(problem, active, size), solution, ~iterate)
+        steps = 12 * jnp.sqrt(1 + problem.costs.max() * problem.diagonal.max() * number)
+        iterate = iterate | (steps * MEASURED.columns_per_product < number)
+    solution = in_smallest(sizes, number, lambda size, _: _factor(problem, active, size), solution, ~iterate)
     if sizes[-1] < n:
         solution = once(iterate, lambda _: _conjugate_gradients(problem, active, guess, gap), solution)
     return solution
@@ -62,15 +61,15 @@ def solve_small_support(
     """Return the Newton point of an active set of the smallest size, if it is feasible; else `beta`."""
     size = sizes_of_factors(problem.n)[0]
     otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
-    fits = masks.count(active) <= size
+    fits = count(active) <= size
     solution, _, healthy, _ = once(fits, lambda _: _factor(problem, active, size), otherwise)
     return jnp.where(healthy & every(solution >= 0), solution, beta)
 
 
 def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) -> tuple[Array, Array, Array, Array]:
     """Solve by Cholesky in `size` (static) places, with a step of refinement."""
-    index = masks.places_first(active)[:size]
-    valid = jnp.arange(size, dtype=jnp.int32) < masks.count(active)
+    index = places_first(active)[:size]
+    valid = jnp.arange(size, dtype=jnp.int32) < count(active)
     block = jnp.where(valid[:, None] & valid[None, :], problem.block(index, index), 0)
     factor = padded_factor(block, valid)
     rhs = valid.astype(block.dtype)[:, None]
@@ -235,7 +234,7 @@ def move(
     following = KernelPoint(current.c + t * dc, current.slack + t * change)
     following = jax.tree.map(lambda new, end: jnp.where(t == 1, end, new), following, KernelPoint(beta, target))
     settled = (t == 1) & every(((target > 0) & taking_part) == active)
-    return Move(following, t, settled, healthy, finite, masks.count(active))
+    return Move(following, t, settled, healthy, finite, count(active))
 
 
 def step(problem: SquaredHingeProblem, state: State, method: str, factor_limit: int) -> State:

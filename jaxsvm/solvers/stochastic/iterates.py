@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.numerics.masks import some
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.products import matmul, some
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.runtime.arrays import Number

@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike, DTypeLike
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.numerics.masks import some
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.products import some
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
