@@ -44,31 +44,31 @@ TYPES_RUN_UP = {*("relational/counting/sampling.py")}
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_850,
+    "cli": 1_848,
     "coresets": 2_665,
     "datasets": 2_160,
-    "derivatives": 493,
-    "designs": 2_364,
-    "estimators": 2_859,
-    "face": 320,
-    "gram": 1_417,
-    "kernels": 955,
+    "derivatives": 491,
+    "designs": 2_362,
+    "estimators": 2_855,
+    "face": 319,
+    "gram": 1_416,
+    "kernels": 954,
     "loop": 2_664,
-    "model_selection": 1_022,
-    "models": 1_775,
-    "numerics": 1_629,
-    "path": 2_362,
+    "model_selection": 1_020,
+    "models": 1_774,
+    "numerics": 1_622,
+    "path": 2_356,
     "plots": 439,
     "points": 383,
-    "problems": 3_266,
-    "relational": 3_965,
-    "results": 658,
+    "problems": 3_263,
+    "relational": 3_964,
+    "results": 627,
     "runtime": 1_225,
-    "screening": 771,
-    "solvers": 5_923,
+    "screening": 770,
+    "solvers": 5_917,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1574, 218
+OWN_IMPORTS, FILES = 1529, 216
 """Lines that import from this library, and files."""
 
 
