@@ -73,9 +73,7 @@ EXTRAS = {
 def require_package(module: str, purpose: str) -> Any:
     """Import and return an optional module.
 
-    Args:
-        module: Its name; the first part is one of `EXTRAS`.
-        purpose: What needs it, for the message.
+    The first part of its name is one of `EXTRAS`; `purpose` says in the message what needs it.
 
     Raises:
         MissingPackageError: If it cannot be imported.

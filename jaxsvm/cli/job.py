@@ -236,11 +236,6 @@ def _odd_columns(x: Any, names: tuple[str, ...] | None, scaled: bool) -> list[st
 def score_of(predicted: Any, y: np.ndarray, classes: tuple[Any, ...] | None) -> float | None:
     """Return the accuracy of predicted labels, or R^2 of predicted values.
 
-    Args:
-        predicted: A model's predictions, `(m,)`.
-        y: The labels in the file, `(m,)`.
-        classes: The model's classes, or None in regression.
-
     Returns:
         The score; None if a label is in none of the classes, or is not a number in regression.
     """

@@ -74,11 +74,7 @@ def _sigmoids(
 ) -> tuple[tuple[float, float], ...] | None:
     """Return slope and shift of each machine's map to probabilities; say so if there was no time.
 
-    Args:
-        job: The job.
-        C: The penalty.
-        held_out: Decision values of samples that were left out of training, `(n,)`; None: an estimator makes them.
-        interrupts: The flag of Ctrl-C.
+    `held_out` are decision values of samples that were left out of training, `(n,)`; None: an estimator makes them.
     """
     if held_out is not None:
         from jaxsvm.estimators.probability import sigmoids  # it imports scikit-learn

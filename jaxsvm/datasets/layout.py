@@ -103,14 +103,7 @@ class Columns(NamedTuple):
 
 
 def choose(name: str, titles: list[str] | None, width: int, wanted: Wanted) -> Columns:
-    """Choose the columns of a table; refuse columns that the training file had not, and those that are missing.
-
-    Args:
-        name: The file, for messages.
-        titles: The names of its columns, or None.
-        width: The number of its columns.
-        wanted: What the caller asks for.
-    """
+    """Choose the columns of a table; refuse columns that the training file had not, and those that are missing."""
     left = set() if titles is None and width == wanted.features else _left_out(name, titles, width, wanted)
     there = [place for place in range(width) if place not in left]
     names = None if titles is None else [titles[place] for place in there]

@@ -182,10 +182,7 @@ class Scan:
 def scan(source: Source, damaged: str = "stop", labelled: bool = True) -> Scan:
     """Read all rows once and count; refuse a damaged line, unless these are skipped.
 
-    Args:
-        source: The files.
-        damaged: "stop" or "skip".
-        labelled: Whether labels are classes, which are collected.
+    With `labelled`, labels are classes, which are collected.
     """
     source = source.found_out()
     bad, lines, moments = 0, [], Moments()

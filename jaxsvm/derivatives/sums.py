@@ -47,11 +47,7 @@ def summable(
 ) -> Float[Array, " n"]:
     """Return the coefficients unchanged, in float64; tangents are numbers of `dtype` whose sums keep their digits.
 
-    Args:
-        coefficients: The exact coefficients, `(n,)`.
-        X: Features, `(n, d)`, or None.
-        returned: The rounded coefficients that the caller gets, `(n,)`.
-        dtype: Dtype of the results that the caller gets.
+    `returned` are the rounded coefficients that the caller gets.
     """
     del X, returned, dtype
     return coefficients

@@ -80,12 +80,7 @@ def solved(
 ) -> Solved:
     """Form the equations of active sets and solve them; without derivatives, which `exact` attaches.
 
-    Args:
-        problem: The problem, in the precision to compute in.
-        active: The active sets.
-        sizes: Sizes of the factor, from `plan`.
-        method: From `plan`.
-        shift: What is added to the equations, if anything.
+    `sizes` and `method` are those of `plan`.
     """
     problem = lax.stop_gradient(problem)
     shift = shift or Shift(jnp.zeros_like(problem.y), 0, problem.ridge)

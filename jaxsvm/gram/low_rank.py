@@ -142,12 +142,8 @@ def low_rank_gram(
 def landmarks_among(gram: LowRankGram, allowed: Bool[Any, " n"], key: Array) -> LowRankGram:
     """Return the same approximation with new landmarks, chosen among some of the points only.
 
-    In cross-validation these are the training samples of a fold, so that held-out samples choose no features.
-
-    Args:
-        gram: A Nystroem Gram operator.
-        allowed: Which points may be landmarks, `(n,)`; fewer than the rank lower it.
-        key: A random key, for random landmarks.
+    In cross-validation these are the training samples of a fold, so that held-out samples choose no features. Fewer
+    `allowed` points than the rank lower it. The key is for random landmarks.
     """
     rank = min(gram.features.x.shape[0], int(np.sum(allowed)))
     return _landmarks_among(gram, jnp.asarray(lengthened(np.asarray(allowed), gram.n, False)), key, rank)

@@ -49,10 +49,7 @@ def at_width(gram: Gram, gamma: Any) -> Gram:
 def at_widths(gram: Gram, gammas: Sequence[float], store: bool) -> Iterator[Any]:
     """Yield the operator at each width, one after another.
 
-    Args:
-        gram: An operator of concrete points.
-        gammas: The widths.
-        store: Whether the values will be stored: distances are then computed once, if they fit too.
+    Distances are computed once if the values will be stored, and they fit too.
     """
     held, largest = require_width(gram), max(gammas)
     if isinstance(held, SpreadGram):

@@ -197,10 +197,6 @@ def place(kernel: Any, x: Any) -> tuple[Any, Float[Array, " d"], Any, Any]:
     moved only if all points are near the mean, where the rounding is harmless. Of sparse points only the columns with
     an entry in every row are moved: the others cannot lie far from 0 compared to their spread.
 
-    Args:
-        kernel: The kernel.
-        x: The points, `(n, d)`, dense or CSR.
-
     Returns:
         The moved points, the shift that was subtracted, whether all moved points are `near` the origin, and the largest
         distance of the original points from the origin in widths of the kernel.
@@ -270,9 +266,7 @@ def _furthest(kernel: Any, x: Any) -> Float[Array, ""]:
 def middle(x: Any, mask: Bool[Array, " n"] | None = None) -> Float[Array, " d"]:
     """Return the mean of each column, exact for a constant one; 0 for a column of CSR points with an absent entry.
 
-    Args:
-        x: Points, `(n, d)`, dense or CSR.
-        mask: Which points count, at least one, `(n,)`; None: all.
+    Only points of the mask count, at least one; None: all.
     """
     n, d = x.shape
     counted = jnp.ones((n,), bool) if mask is None else mask

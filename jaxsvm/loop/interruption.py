@@ -154,11 +154,8 @@ class Session:
 def watching(stop: Interruption | None = None) -> Iterator[Interruption]:
     """Reuse the active interruption flag, or install one in place of Python's handler of SIGINT.
 
-    Every host driver runs inside; programs are not cleared meanwhile.
-
-    Args:
-        stop: The caller's flag; None: the installed one, on the main thread, that of the call which started this
-            thread (`with_settings`), or a new one.
+    Every host driver runs inside; programs are not cleared meanwhile. Without the caller's flag it is the installed
+    one, on the main thread, that of the call which started this thread (`with_settings`), or a new one.
     """
     before, owner = _handler()
     flag: Interruption = owner if stop is None else stop
@@ -232,12 +229,8 @@ def unless(until: Callable[[], bool], call: Callable[..., Any], *arguments: Any)
     """Call a compiled program and return its result, or None as soon as `until` holds.
 
     A thread of its own begins the call: on a CPU the calls of one thread are computed in order, and later ones would
-    wait for it. A computation cannot be ended; an abandoned one runs on beside whatever follows.
-
-    Args:
-        until: Checked about a hundred times a second.
-        call: Function of arrays that returns a pytree of arrays, not None.
-        *arguments: Its arguments.
+    wait for it. A computation cannot be ended; an abandoned one runs on beside whatever follows. `until` is checked
+    about a hundred times a second. The result is a pytree of arrays, not None.
     """
     outcome: list[Any] = []
 

@@ -328,11 +328,8 @@ def ready_together(
 ) -> list[P]:
     """Prepare several problems, each for its solver; those on one operator share what is stored of it.
 
-    Args:
-        problems: The problems.
-        solvers: The solver of each.
-        pad: Whether they may be padded: not if a user's function sees them. Those on a mesh always are.
-        until: Stop waiting for kernel values once it holds, and store none; None: always wait.
+    Problems that a user's function sees are not to be padded; those on a mesh always are. Once `until` holds, it waits
+    for no kernel values, and stores none.
     """
     prepared: dict[Any, Any] = {}
     result = []

@@ -208,11 +208,7 @@ class Graph:
     def __call__(self, operator: str, *inputs: Any, output: str | None = None, **attributes: Any) -> str:
         """Add an operator.
 
-        Args:
-            operator: Its name in ONNX.
-            *inputs: Names of values, or arrays.
-            output: Name of its output; None: any name.
-            **attributes: Its attributes in ONNX.
+        Inputs are names of values, or arrays.
 
         Returns:
             The name of its output.

@@ -249,9 +249,7 @@ def class_of(values: Any, machines: Machines) -> Any:
 def votes(decisions: Any, k: int) -> Int[Any, " m"]:
     """Return the class with the most votes of all pairs, the first of equals, `(m,)` integers below k.
 
-    Args:
-        decisions: Decision values, one column per pair, `(m, k (k - 1) / 2)`, positive for its first class.
-        k: Number of classes.
+    Decision values have one column per pair, `(m, k (k - 1) / 2)`, positive for its first class.
     """
     xp = np if is_concrete(decisions) else jnp
     count = [xp.zeros(decisions.shape[0], np.int32)] * k

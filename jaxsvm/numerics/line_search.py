@@ -78,11 +78,7 @@ def hinge_minimum(
 def best_bias(margins: Float[Array, " n"], y: Float[Array, " n"], C: Float[Array, " n"], R: Any) -> Float[Array, ""]:
     """Return the unregularised bias b that minimises `sum_i C_i max(0, R - margins_i - y_i b)^2`.
 
-    Args:
-        margins: `y_i h(x_i)` without the bias, `(n,)`.
-        y: Signs, `(n,)`.
-        C: Costs, `(n,)`; 0 for absent samples.
-        R: The required margin, `()`.
+    `margins` are `y_i h(x_i)` without the bias; absent samples have C = 0.
     """
     slack = R - margins
     # Beyond these ends one class has no slack left, and the other pulls back.

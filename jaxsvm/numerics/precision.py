@@ -213,8 +213,7 @@ ad.primitive_transposes[_in_double] = _transpose
 def precisely(function: Callable[..., Array]) -> Callable[..., Array]:
     """Wrap a function of a vector (and more arguments) so that it computes in twice the precision of the vector.
 
-    Args:
-        function: A function whose result has the dtype of its first argument, a vector.
+    The result of the function has the dtype of that vector, its first argument.
 
     Returns:
         The function; its result and its derivatives are rounded to their original dtype.

@@ -39,11 +39,7 @@ def balanced_draw(
 ) -> tuple[Int[Array, " size"], Bool[Array, " size"]]:
     """Draw distinct eligible indices, half from each class (an unbalanced draw misses rare classes).
 
-    Args:
-        key: A random key.
-        y: Signs, `(n,)`; all equal if there are no classes.
-        eligible: Which samples may be drawn, `(n,)`.
-        size: Number of draws, at most n.
+    All signs are equal if there are no classes. `size` is at most n.
 
     Returns:
         Indices `(size,)` int32, and which of them hold a sample `(size,)`: a class with too few samples leaves places

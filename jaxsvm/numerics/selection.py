@@ -25,8 +25,7 @@ from jaxsvm.runtime.meshes import Spread
 def argmin(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]]:
     """Return the smallest of `values` and its lowest index.
 
-    Args:
-        values: `(n,)` with n >= 1; entries may be infinite.
+    At least one entry is needed; all may be infinite.
 
     Returns:
         The value `()` and its index `()`, int32.
@@ -84,10 +83,7 @@ def largest_packed(values: Float[Array, " q"]) -> Int[Array, ""]:
     """Return the index of the largest value of a short vector in a single pass, up to a relative 2^-13 at q = 1,024.
 
     Floating-point numbers are ordered as their bits read as integers (negative ones flipped). The last bits are
-    replaced by the index, so that one fold finds both.
-
-    Args:
-        values: `(q,)`, no NaN; float64 values are compared as float32.
+    replaced by the index, so that one fold finds both. No value is NaN; float64 values are compared as float32.
 
     Returns:
         An index in range, `()`, int32.

@@ -58,12 +58,7 @@ def in_smallest(
 ) -> Any:
     """Return `compute(size, value)` for the smallest size that holds a count; `value` if none does.
 
-    Args:
-        sizes: Increasing; static.
-        count: How many entries must fit, `()`.
-        compute: Function of a static size and a value, to another value.
-        value: A pytree of arrays.
-        allowed: If False, `value` is returned as it is, `()`.
+    Sizes increase, and are static. If `allowed` is False, `value` is returned as it is.
     """
     below = -1
     for size in sizes:

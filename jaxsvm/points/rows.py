@@ -201,10 +201,7 @@ def entrywise(function: Callable[[Array], Array], x: Any) -> Any:
 def product(x: Any, w: Float[Array, "d *k"], spread: Spread | None = None) -> Float[Array, "n *k"]:
     """Compute `X w` of dense or sparse points; dense ones of a narrower dtype are widened 2,048 rows at a time.
 
-    Args:
-        x: The points.
-        w: One vector, or columns of them.
-        spread: How the points are spread over a mesh; each device then takes tiles of its own points.
+    w is one vector, or columns of them. Each device of a spread takes tiles of its own points.
     """
     if isinstance(x, Rows):
         return x.dot(w)

@@ -25,10 +25,7 @@ Count = int | np.integer | jax.Array
 def lengthened(values: Any, size: int, fill: Any = None) -> Any:
     """Append entries along the first axis; a concrete result stays on the device of `values`.
 
-    Args:
-        values: Array with at least one entry.
-        size: Length of the result.
-        fill: Value of the new entries; None repeats the first entry.
+    `fill` None repeats the first entry, of which there must be one.
     """
     if not is_concrete(values):
         more = values[:1] if fill is None else jnp.full_like(values[:1], fill)
@@ -145,11 +142,7 @@ def device_memory() -> int | None:
 def require_memory(needed: int, what: str, instead: str, most: int | None) -> None:
     """Refuse, before it starts, what does not fit in memory.
 
-    Args:
-        needed: Bytes.
-        what: What takes them, after the argument's name and value.
-        instead: What to do.
-        most: Bytes of the memory; None: unknown, and nothing is refused.
+    `what` takes the bytes, `instead` is what to do. Nothing is refused if the memory, `most`, is unknown (None).
     """
     if most is not None and needed > most:
         raise InputError(f"{what} take {needed / 2**30:.3g} GiB, and there are {most / 2**30:.3g}: {instead}.")

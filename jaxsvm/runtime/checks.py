@@ -51,14 +51,7 @@ def require_one_of(name: str, value: Any, choices: Iterable[str]) -> None:
 
 
 def require_function(name: str, value: Any, arguments: tuple[str, ...], what: str) -> None:
-    """Refuse a value that cannot be called with these arguments; classes are refused too.
-
-    Args:
-        name: Name of the argument, for the message.
-        value: The argument.
-        arguments: Names of the arguments that it will be called with.
-        what: Description of what is needed, for the message.
-    """
+    """Refuse a value that cannot be called with these arguments; classes are refused too."""
     takes = callable(value) and not isinstance(value, type)
     if takes:
         try:

@@ -46,11 +46,7 @@ def write_whole(write: Callable[..., Any], *paths: str | os.PathLike[str]) -> No
     """Write files under temporary names beside them; once all are on the disk, they replace the files of these names.
 
     The older files remain as they are until then, whatever ends the process: a full disk, a signal, another writer. A
-    pipe or a device has no other name, and is written to directly.
-
-    Args:
-        write: Called with the files, open for bytes.
-        *paths: Their names.
+    pipe or a device has no other name, and is written to directly. `write` is called with the files, open for bytes.
 
     Raises:
         OSError: If one cannot be written.
@@ -122,8 +118,7 @@ def keep_programs(directory: str | os.PathLike[str] | None = None, *, size: int 
 def keep_programs_as_set(unset: str) -> None:
     """Keep programs as the environment variable `JAXSVM_CACHE` says: "on", "off" or a directory.
 
-    Args:
-        unset: What holds if the variable is not set and JAX has no cache of its own.
+    `unset` holds if the variable is not set and JAX has no cache of its own.
     """
     wanted = os.environ.get("JAXSVM_CACHE")
     if wanted is None:

@@ -21,13 +21,7 @@ _T = TypeVar("_T")
 
 
 def while_loop(goes_on: Callable[[_T], Any], turn: Callable[[_T], _T], start: _T) -> _T:
-    """Repeat `turn` while `goes_on(carry)` holds, as `lax.while_loop` does.
-
-    Args:
-        goes_on: Condition on the carry.
-        turn: Function from one carry to the next.
-        start: First carry.
-    """
+    """Repeat `turn` while `goes_on(carry)` holds, as `lax.while_loop` does."""
     if not mapped_axes():
         return lax.while_loop(goes_on, turn, start)
     return lax.while_loop(goes_on, lambda carry: varying(turn(carry)), varying(start))
@@ -65,11 +59,7 @@ def in_groups(together: int, function: Callable[..., _T], *arguments: Any) -> _T
 
     Side by side, every lane of a loop takes turns until the last one ends, and the memory of all lanes passes through
     the caches at each operation. An accelerator takes all lanes at once. The function must not be differentiated.
-
-    Args:
-        together: Largest number of lanes that are computed side by side; 1: one by one.
-        function: From pytrees of arrays to a pytree of arrays.
-        *arguments: Its arguments.
+    `together` is the largest number of lanes side by side; 1: one by one.
     """
     if jax.default_backend() != "cpu":
         return function(*arguments)

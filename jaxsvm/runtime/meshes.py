@@ -50,9 +50,7 @@ class Spread:
     def placed(self, tree: Any, n: int | None = None) -> Any:
         """Lay out arrays over the last axis that has n entries; those without one are on every device.
 
-        Args:
-            tree: A pytree of arrays, traced or not.
-            n: The number of samples; None puts all on every device.
+        Arrays may be traced. n None puts all on every device.
         """
 
         def place(leaf: Any) -> Any:

@@ -108,11 +108,8 @@ def require_reference(problem: Restrictable, fit: Any, name: str = "reference") 
 def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Reference:
     """Return the reference that a fit makes; inside `in_double`.
 
-    Args:
-        wide: The problem to screen, in twice the precision.
-        fit: A fit of the same samples, at any C.
-        C_ref: The C that it was solved at, `()`; None derives it from the fit (`_scale`).
-        narrow: The dtype that the fit's numbers were rounded to.
+    `wide` is the problem to screen, `narrow` the dtype that the fit's numbers were rounded to. C_ref None derives it
+    from the fit (`_scale`).
     """
     dtype = wide.dtype
     coef = wide.y * fit.dual_coef.astype(dtype)
@@ -148,10 +145,7 @@ def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Refer
 def reference_fit(problem: Restrictable, point: Array, s: Array) -> Fit:
     """Return the fit of a dual point with its own w, as a reference for rules.
 
-    Args:
-        problem: The problem.
-        point: A dual point, `(n,)`, in any scale.
-        s: Its products, `(n,)`.
+    The point may be in any scale.
     """
     total = 1.0 if problem.bounded else point @ s
     beta = point if problem.bounded else point / jnp.where(total > 0, total, 1)
@@ -221,11 +215,7 @@ class Ball(NamedTuple):
 def gap_terms(wide: Restrictable, a: Array, p: Array, error: Array) -> Float[Array, " n"]:
     """Return upper bounds of the samples' terms `e_i` of the duality gap: the worst case within the margins' errors.
 
-    Args:
-        wide: The problem, in twice the precision.
-        a: A feasible dual point, `(n,)`.
-        p: Margins of any w, `(n,)`.
-        error: Bounds on their errors, `(n,)`.
+    The margins p are those of any w; a is a feasible dual point.
     """
     below = jnp.maximum(wide.targets - p + error, 0)
     above = jnp.maximum(p - wide.targets + error, 0)

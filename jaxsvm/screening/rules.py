@@ -258,10 +258,7 @@ def gap_safe(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = No
 def _of_a_point(wide: Restrictable, reference: Reference, dtype: Any) -> Screening:
     """Screen a problem by a reference that is a point of it; inside `in_double`.
 
-    Args:
-        wide: The problem, in twice the precision.
-        reference: A point of it; its `rho` is not used.
-        dtype: Dtype of the bounds.
+    The `rho` of the reference is not used.
     """
     rho = best_scale(wide, reference)
     low, high = first_ball(wide, reference._replace(rho=rho)).bounds(reference.size)

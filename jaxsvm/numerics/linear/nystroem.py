@@ -29,10 +29,7 @@ def evenly_among(members: Bool[Array, " n"], most: int) -> Int[Array, " landmark
 def pivots(row: Callable[[Array], Float[Array, " n"]], diagonal: Float[Array, " n"], rank: int) -> Int[Array, " rank"]:
     """Choose landmarks by pivoted Cholesky: each is the point with the largest residual `K_ii - |F_i|^2`.
 
-    Args:
-        row: `i -> K[i]`.
-        diagonal: `K_ii`, `(n,)`; minus infinity if i may not be chosen. At least `rank` may.
-        rank: Number of landmarks; static.
+    `diagonal` is minus infinity where i may not be chosen; at least `rank` may. `rank` is static.
     """
 
     def choose(k: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -202,13 +199,7 @@ def conjugate_gradients(
 ) -> Iterate:
     """Solve `A x = b`, A symmetric positive definite, from a first guess (Hestenes and Stiefel 1952).
 
-    Args:
-        product: `v -> A v`.
-        precondition: `r -> P^-1 r`.
-        x: First guess, `(n,)`.
-        r: Its residual `b - A x`, `(n,)`.
-        most: Largest number of steps; static.
-        unfinished: Whether to continue after an iterate.
+    The first guess x has the residual `r = b - A x`; `precondition` is `r -> P^-1 r`; `most` is static.
 
     Returns:
         The last iterate; a NaN in a product shows in its residual.

@@ -268,10 +268,7 @@ def cyclic_core(tables: Sequence[frozenset[str]]) -> list[int]:
 def join_tree(names: Sequence[str], tables: Sequence[frozenset[str]], label: int) -> list[tuple[int, int]]:
     """Return the edges of a join tree.
 
-    Args:
-        names: Names of the tables, for the error.
-        tables: The key attributes of each.
-        label: The table with the label: a good hub.
+    The table with the label is a good hub.
 
     Returns:
         `m - 1` pairs of tables. Among trees of maximum weight, one of small degrees: a node's messages cost a product

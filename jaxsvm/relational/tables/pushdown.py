@@ -85,9 +85,7 @@ def refusing(error_type: type[Exception], message: str = "the database refuses a
 def common_type(ask: Ask, columns: Mapping[str, tuple[str, Declared]]) -> str | None:
     """Return the SQL type in which columns are compared exactly, None for their own.
 
-    Args:
-        ask: Asks the database of the columns.
-        columns: For the name of each, what stands in FROM, and its type.
+    `columns` holds for the name of each what stands in FROM, and its type.
 
     Raises:
         InputError: On columns that are never equal, and integers and floats that cannot be told apart.
