@@ -29,6 +29,8 @@ from jaxsvm.datasets import Layout, Scaling, load, text, two_classes, two_gaussi
 from jaxsvm.datasets import source as sources
 from jaxsvm.datasets.labels import joined
 from jaxsvm.datasets.source import Source, scan
+from jaxsvm.datasets.tables import Delimited
+from jaxsvm.datasets.text import Svmlight
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.rows import CSR
 
@@ -464,6 +466,13 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.csv", "1,9007199254740993\n2,0.5\n", ": .*float64 does not hold"),
     ("a.csv", "1,01\n2,1\n", ": .*are one number"),
     ("a.csv", "9007199254740993,1\n1,0\n", ", line 1: column 0 .* float64 does not hold"),
+    # pyarrow rounded these, read this one as 16, and wrote U+FFFD for what is no UTF-8, without a word.
+    ("a.csv", "x,id,y\n1,18446744073709551000,0\n2,3,1\n", ", line 2: column 'id' .* float64 does not hold"),
+    ("a.csv", "1,0.5,0\n1,9007199254740993,1\n", ", line 2: column 1 .* float64 does not hold"),
+    ("a.csv", "1,0.5,0\n1,900719925474099301.0,1\n", ", line 2: column 1 .* float64 does not hold"),
+    ("a.csv", "1,3,0\n1,0x10,1\n", ", line 2: column 1 is '0x10'"),
+    ("a.csv", b"\xe4,y\n1,0\n2,1\n", ", line 1: no UTF-8"),
+    ("a.parquet", {"a": [decimal.Decimal(2**53 + 1), decimal.Decimal(1)], "y": Y}, ", row 0 .* float64 does not hold"),
     ("a.csv", "1,oops,0\n1,2,0\n", ", line 1: 'oops' .*header=True"),
     ("a.csv", "a,,y\n0,1,1\n", ": column 1 of the header has no name"),
     ("a.csv", b"1,2,0\n\xff,2,0\n", ", line 2: column 0 is no UTF-8"),
@@ -512,6 +521,29 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.xlsx", "x", r": the format of '\.xlsx' files is not known.*\.parquet"),
     ("a9a", "x", ": .*format="),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cells", "read"), [((" ?", "3", "5 "), [4, 3, 5]), (("NA ", ".5", "1e20"), [5e19, 0.5, 1e20])]
+)
+def test_blanks_around_a_number_and_around_a_missing_one_are_none_of_it(tmp_path, cells, read):
+    path = write(tmp_path, "a.csv", "".join(f"{cell}, {label}\n" for cell, label in zip(cells, "010", strict=True)))
+    assert load(path, impute="mean").x.ravel().tolist() == read
+    with pytest.raises(DataError, match="line 1: column 0 is missing"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.svm"])
+def test_nothing_is_read_behind_the_first_line_that_is_no_sample(tmp_path, name, monkeypatch):
+    """A column of text took a millisecond a line to refuse."""
+    kind, parsed = {"a.csv": Delimited, "a.svm": Svmlight}[name], []
+    parse = kind.parse
+    monkeypatch.setattr(kind, "parse", lambda self, *block: parsed.append(0) or parse(self, *block))
+    path = write(tmp_path, name, "1,1\n" * (name == "a.csv") + "0,red,1\n1,blue,0\n" * 1000)
+    for read in (load, lambda path: scan(Source((str(path),)))):
+        with pytest.raises(DataError, match="line "):
+            read(path)
+    assert len(parsed) < 60
 
 
 @pytest.mark.parametrize(("name", "content", "said"), REFUSED)

@@ -125,7 +125,13 @@ def of_texts(name: str, texts: list[str]) -> np.ndarray:
             raise DataError(f"{name}: a label {fault}.")
     if all(WHOLE.fullmatch(text) for text in texts):
         whole = [int(text) for text in texts]
-        _refuse_one_number(name, texts, whole)
+        seen: dict[int, str] = {}
+        for text, value in zip(texts, whole, strict=True):  # codes such as 01 together with 1 are one label as numbers
+            digits = text.lstrip("+")
+            if seen.setdefault(value, digits) != digits:
+                raise DataError(
+                    f"{name}: the labels {shown(seen[value])} and {shown(digits)} are one number: write text."
+                )
         if max(whole, default=0) < 2**63:
             return np.asarray(whole, np.int64)
         if min(whole) < 0:
@@ -140,37 +146,17 @@ def of_texts(name: str, texts: list[str]) -> np.ndarray:
     return np.asarray(numbers, np.float64)
 
 
-def _refuse_one_number(name: str, texts: list[str], whole: list[int]) -> None:
-    """Refuse codes such as 01 together with 1: as numbers they are one label."""
-    seen: dict[int, str] = {}
-    for text, value in zip(texts, whole, strict=True):
-        digits = text.lstrip("+")
-        if seen.setdefault(value, digits) != digits:
-            raise DataError(f"{name}: the labels {shown(seen[value])} and {shown(digits)} are one number: write text.")
-
-
 def joined(name: str, parts: list[Any]) -> np.ndarray:
     """Join the labels of the pieces of files, arrays or `Texts`, `(n,)`."""
     if not isinstance(parts[0], Texts):
-        return _wide(np.concatenate(parts) if len(parts) > 1 else parts[0])
-    label = joined_texts(parts)
-    return of_texts(name, label.values)[label.codes]
-
-
-def joined_texts(parts: list[Texts]) -> Texts:
-    """Join the labels of pieces."""
-    if len(parts) == 1:
-        return parts[0]
+        y = np.concatenate(parts)
+        if y.dtype.kind in "iu":  # widened, so that arithmetic on labels cannot overflow
+            return y if y.dtype == np.uint64 and y.max(initial=0) >= 2**63 else y.astype(np.int64)
+        return y.astype(np.float64) if y.dtype.kind == "f" and y.dtype.itemsize > 8 else y
     values, codes = coded(text for part in parts for text in part.values)
     begins = np.cumsum([0, *(len(part.values) for part in parts)])
-    return Texts(values, np.concatenate([codes[at:][p.codes] for at, p in zip(begins, parts, strict=False)]))
-
-
-def _wide(y: np.ndarray) -> np.ndarray:
-    """Widen small integers to int64, so that arithmetic on labels cannot overflow."""
-    if y.dtype.kind in "iu":
-        return y if y.dtype == np.uint64 and y.max(initial=0) >= 2**63 else y.astype(np.int64)
-    return y.astype(np.float64) if y.dtype.kind == "f" and y.dtype.itemsize > 8 else y
+    places = np.concatenate([codes[at:][part.codes] for at, part in zip(begins, parts, strict=False)])
+    return of_texts(name, values)[places]
 
 
 def array_of(classes: Iterable[Any]) -> np.ndarray:

@@ -104,7 +104,11 @@ class Columns(NamedTuple):
 
 def choose(name: str, titles: list[str] | None, width: int, wanted: Wanted) -> Columns:
     """Choose the columns of a table; refuse columns that the training file had not, and those that are missing."""
-    left = set() if titles is None and width == wanted.features else _left_out(name, titles, width, wanted)
+    left: set[int] = set()
+    if titles is not None or width != wanted.features:
+        left = {place for place, title in enumerate(titles or ()) if title in (*wanted.drop, *wanted.absent)}
+        left |= {place_of("drop", name, titles, width, key) for key in wanted.drop if key not in (titles or ())}
+        left |= {key % width for key in wanted.absent if isinstance(key, int) and key < width}
     there = [place for place in range(width) if place not in left]
     names = None if titles is None else [titles[place] for place in there]
     label = _label(name, titles, width, names, there, wanted)
@@ -124,13 +128,6 @@ def choose(name: str, titles: list[str] | None, width: int, wanted: Wanted) -> C
     notes += (f"columns are put in the order of {wanted.whose}",) if moved else ()
     dropped = tuple(place if titles is None else titles[place] for place in sorted(left))
     return Columns(features, label, dropped, Layout(known, key), notes)
-
-
-def _left_out(name: str, titles: list[str] | None, width: int, wanted: Wanted) -> set[int]:
-    """Return the places of the columns to leave out."""
-    places = {place for place, title in enumerate(titles or ()) if title in (*wanted.drop, *wanted.absent)}
-    places |= {place_of("drop", name, titles, width, key) for key in wanted.drop if key not in (titles or ())}
-    return places | {key % width for key in wanted.absent if isinstance(key, int) and key < width}
 
 
 def place_of(what: str, name: str, titles: list[str] | None, width: int, key: str | int) -> int:

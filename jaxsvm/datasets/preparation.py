@@ -79,7 +79,7 @@ class Sheet:
         values = floats_of(column)
         for row in np.flatnonzero(np.isnan(values) & flat(column.is_valid())).tolist():
             value = column[row].as_py()
-            if not np.isnan(value):
+            if value == value:  # NaN is not
                 raise DataError(f"{self.where(row)}: {self.first.fault(value, place)}.")
         return values
 

@@ -137,17 +137,17 @@ def load(
 
 def _together(source: Source, name: str, kind: str) -> tuple[Any, Any, Layout, tuple[str, ...]]:
     """Return all points and labels of a source; refuse the first row that is no sample."""
-    xs, labels, layout, notes, damaged = [], [], None, (), []
+    xs, labels, layout, notes = [], [], None, ()
     for reader in source.readers(as_written=True):
         layout, notes = (reader.layout, reader.notes) if layout is None else (layout, notes)
         for piece in reader.pieces():
-            damaged += piece.damaged
-            if piece.x.shape[0] and not damaged:
+            if piece.damaged:
+                others = len(piece.damaged) - 1
+                more = f" ({others} more rows near it are no samples either.)" if others else ""
+                raise DataError(f"{piece.damaged[0]}.{more}")
+            if piece.x.shape[0]:
                 xs.append(piece.x)
                 labels.append(piece.label)
-    if damaged:
-        others = f" ({len(damaged) - 1} more rows are no samples either.)" if len(damaged) > 1 else ""
-        raise DataError(f"{damaged[0]}.{others}")
     if not xs:
         raise DataError(f"{name}: the file is empty: it has no samples.")
     y = None if labels[0] is None else joined(name, labels)

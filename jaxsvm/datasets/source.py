@@ -99,21 +99,21 @@ class Source:
         """Return the format of a file; refuse one that does not exist."""
         return "frame" if self.frame is not None else kind_of(path, self.format)
 
-    def found_out(self) -> "Source":
-        """Return the source with d and the first index known, for which svmlight files are read once."""
+    def found_out(self, damaged: str = "stop") -> "Source":
+        """Return the source with d and the first index known, for which svmlight files are read once; see `scan`."""
         paths = [path for path in self.paths if self.kind(path) == "svmlight"]
         if not paths or (self.features is not None and self.zero_based is not None):
             return self
-        largest, least, damaged = -1, 1, []
+        largest, least, bad, lines = -1, 1, 0, []
         for path in paths:
             for piece in Svmlight(path).pieces():
-                damaged = damaged or piece.damaged
+                bad, lines = counted(piece, damaged, bad, lines)
                 if piece.x.nnz:
                     largest, least = max(largest, piece.x.shape[1] - 1), min(least, int(piece.x.indices.min()))
         zero_based = least == 0 if self.zero_based is None else self.zero_based
         d = largest + (1 if zero_based else 0)
         if self.features is None and not 0 < d <= MAX_INT32:
-            found = [*damaged, f"{', '.join(paths)}: no line has a feature; svmlight lines look like '+1 3:0.5 7:1'"]
+            found = [*lines, f"{', '.join(paths)}: no line has a feature; svmlight lines look like '+1 3:0.5 7:1'"]
             raise DataError(f"{found[0]}.")
         return dataclasses.replace(self, features=self.features or d, zero_based=zero_based)
 
@@ -184,7 +184,7 @@ def scan(source: Source, damaged: str = "stop", labelled: bool = True) -> Scan:
 
     With `labelled`, labels are classes, which are collected.
     """
-    source = source.found_out()
+    source = source.found_out(damaged)
     bad, lines, moments = 0, [], Moments()
     texts: set[str] = set()
     values: set[Any] = set()

@@ -6,13 +6,15 @@ columns that are no numbers only the labels are taken.
 
 import csv
 import dataclasses
+import decimal
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxsvm.datasets.labels import (
+    EXACT,
     MISSING,
     WHOLE,
     Texts,
@@ -23,6 +25,7 @@ from jaxsvm.datasets.labels import (
     has_decimal_comma,
     is_missing,
     rounded,
+    rounds,
     shown,
 )
 from jaxsvm.datasets.layout import Faults, Piece, Wanted, choose
@@ -68,10 +71,6 @@ class Table:
         """Return a column's name, or else its place, for messages."""
         return str(place) if self.titles is None else repr(self.titles[place])
 
-    def whole(self) -> list[Any]:
-        """Return all columns, of Arrow, with the values of coded ones."""
-        raise NotImplementedError
-
     def parts(self, arrays: list[Any]) -> tuple[np.ndarray, Any, Faults]:
         """Return points and labels of some rows, and what is wrong with rows; refuse columns of other types.
 
@@ -87,10 +86,7 @@ class Table:
             wrong = ~np.isfinite(values)
             faults.note(wrong, lambda row, column=column, place=place: self.fault(column[row].as_py(), place))
             columns.append(values)
-        x = np.empty((len(arrays[0]), len(columns)), np.result_type(np.float32, *(a.dtype for a in columns)))
-        for j, values in enumerate(columns):
-            x[:, j] = values
-        return x, label, faults
+        return np.stack(columns, axis=1), label, faults
 
     def require(self, column: Any, place: int) -> None:
         """Raise ValueError unless a column holds numbers, truth values or nothing."""
@@ -108,7 +104,7 @@ class Table:
         where, text = f"column {self.title(place)} is", str(value).strip()
         if value is None or is_missing(text):
             return f"{where} missing; {FILL}"
-        if isinstance(value, int):
+        if isinstance(value, int | decimal.Decimal):
             advice = "an identifier is no feature: leave it out (drop=, --drop)"
             return f"{where} {value}, a whole number that float64 does not hold; {advice}"
         if not isinstance(value, str):
@@ -247,6 +243,8 @@ class Delimited(Table, Lines):
         if titles and titles[0] == "" and len(titles) > 2:
             notes += ("the first column has no name: it is left out as the names of the rows",)
             wanted = dataclasses.replace(wanted, absent=(*wanted.absent, 0))
+        if any("\ufffd" in title for title in titles or ()):
+            raise DataError(f"{name}, line {lines[0][0]}: no UTF-8 text; save the file as UTF-8 (iconv -t UTF-8).")
         self._texts = wanted.texts
         super().__init__(name, titles, len(first) + of_rows, wanted, notes)
 
@@ -258,18 +256,18 @@ class Delimited(Table, Lines):
         lines = [number for number, text in enumerate(block.splitlines(), line) if text.strip()] if faults else []
         return faults.piece(x.astype(float), label, lambda row: f"{self.name}, line {lines[row]}")
 
-    def _arrays(self, block: bytes) -> list[Any]:
+    def _arrays(self, block: bytes, doubtful: Sequence[int] = ()) -> list[Any]:
         arrow, reader = (require_package(f"pyarrow{end}", "reading CSV files") for end in ("", ".csv"))
         names = [str(place) for place in range(self.width)]  # a file may name two columns alike
-        texts = [str(at) for at in range(self.width) if at == self.label or self._key(at) in self._texts]
+        places = [at for at in range(self.width) if at == self.label or self._key(at) in self._texts]
         missing = {form for text in MISSING for form in (text, text.upper(), text.capitalize())} | {"NaN", "NaT"}
         table = reader.read_csv(
             arrow.BufferReader(block),
             reader.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1),
             reader.ParseOptions(delimiter=self.separator),
             reader.ConvertOptions(
-                column_types=dict.fromkeys(texts, arrow.string()), null_values=list(missing), strings_can_be_null=True,
-                true_values=[], false_values=[], timestamp_parsers=[], decimal_point=self.decimal,
+                column_types=dict.fromkeys(map(str, (*places, *doubtful)), arrow.string()), null_values=list(missing),
+                strings_can_be_null=True, true_values=[], false_values=[], decimal_point=self.decimal
             ),
         )  # fmt: skip
         arrays = [column.combine_chunks() for column in table.columns]
@@ -278,7 +276,31 @@ class Delimited(Table, Lines):
             if is_text(column.type) and compute.any(compute.match_substring(column, "\n")).as_py():
                 where = f"column {self.title(place)} holds a line's end"
                 raise ValueError(f"{where}; a quotation mark opens a field and closes it in the same line")
-        return arrays
+        if doubtful:
+            return arrays
+        numbers = [at for at in self.features if at not in places]
+        # pyarrow rounds whole numbers above 2^53 and reads hexadecimal ones: both are read as they are written
+        large = [at for at in numbers if str(arrays[at].type) == "double" and (abs(flat(arrays[at])) >= EXACT).any()]
+        sixteen = b"0x" in block or b"0X" in block
+        if again := [at for at in numbers if at in large or (sixteen and str(arrays[at].type) == "int64")]:
+            written = self._arrays(block, again)
+            arrays = [written[at] if at in again else column for at, column in enumerate(arrays)]
+        return [self._numbers(a, at) if at in numbers and is_text(a.type) else a for at, a in enumerate(arrays)]
+
+    def _numbers(self, column: Any, place: int) -> Any:
+        """Return a column of text as numbers if each is one or missing; raise ValueError if float64 changes one."""
+        mark = {} if self.decimal == "." else {ord("."): "x", ord(","): "."}
+        texts, values = texts_of(column), []
+        for written in texts.values:
+            text = written.translate(mark)
+            value = np.nan if is_missing(written) else as_number(text)
+            if value is None:
+                return column
+            if rounds(text, value):
+                raise ValueError(self.fault(decimal.Decimal(text), place))
+            values.append(value)
+        arrow = require_package("pyarrow", "reading CSV files")
+        return arrow.array(np.asarray(values)[texts.codes], from_pandas=True)
 
     def _key(self, place: int) -> str | int:
         return place if self.titles is None else self.titles[place]
@@ -330,11 +352,13 @@ def floats_of(column: Any) -> np.ndarray:
     kind = str(column.type)
     if kind == "null":
         return np.full(len(column), np.nan)
+    raw = flat(column.cast("string").cast("float64") if kind.startswith("decimal") else column)
+    changed = rounded(raw)
     if kind.startswith("decimal"):
-        column = column.cast(require_package("pyarrow", "reading tables").float64())
-    raw = flat(column)
+        for at in np.flatnonzero(np.abs(raw) >= EXACT).tolist():
+            changed[at] = rounds(str(column[at].as_py()), float(raw[at]))
     values = raw.astype(np.result_type(raw.dtype, np.float32))
-    values[flat(column.is_null()) | rounded(raw) | np.isinf(values)] = np.nan
+    values[flat(column.is_null()) | changed | np.isinf(values)] = np.nan
     return values
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxsvm.datasets.labels import EXACT, Texts, coded, fault_of_label, joined_texts
-from jaxsvm.datasets.layout import Layout, Piece, stacked
+from jaxsvm.datasets.labels import EXACT, Texts, coded, fault_of_label
+from jaxsvm.datasets.layout import Layout, Piece
 from jaxsvm.errors import DataError, InputError, require_package
 
 BYTES_PER_PIECE = 1 << 22
@@ -37,7 +37,7 @@ class Lines:
         raise NotImplementedError
 
     def pieces(self, step: int | None = None) -> Iterator[Piece]:
-        """Yield all rows."""
+        """Yield all rows; what follows a damaged line is read only when it is asked for."""
         del step  # the size of pieces of text is in bytes
         with opened(self.name) as file:
             line = 1
@@ -48,27 +48,24 @@ class Lines:
                     block = block.removeprefix(b"\xef\xbb\xbf")
                     block = b"".join(block.splitlines(keepends=True)[self.skip :]) if self.skip else block
                     line, lines = line + self.skip, lines - self.skip
-                parts = [part for part in self._read(block, line) if part.x.shape[0] or part.damaged]
+                yield from self._read(block, line)
                 line += lines
-                if parts:
-                    label = None if parts[0].label is None else joined_texts([part.label for part in parts])
-                    damaged = [fault for part in parts for fault in part.damaged]
-                    yield Piece(stacked([part.x for part in parts]), label, damaged)
 
-    def _read(self, block: bytes, line: int) -> list[Piece]:
+    def _read(self, block: bytes, line: int) -> Iterator[Piece]:
         if not block.strip():
-            return []
+            return
         try:
-            return [self.parse(block, line)]
+            parts, lines = [self.parse(block, line)], []
         except (ValueError, OverflowError) as error:
-            lines = block.splitlines(keepends=True)
+            parts, lines = [], block.splitlines(keepends=True)
             if len(lines) == 1:
-                nothing = self.parse(b"", line)
                 said = str(error).strip().replace("Row #1: ", "")  # of the block
-                return [nothing._replace(damaged=[f"{self.name}, line {line}: {said}{self.expected}"])]
-        half = len(lines) // 2
-        first, rest = b"".join(lines[:half]), b"".join(lines[half:])
-        return self._read(first, line) + self._read(rest, line + half)
+                message = f"{self.name}, line {line}: {said}{self.expected}"
+                parts, lines = [self.parse(b"", line)._replace(damaged=[message])], []
+        yield from (part for part in parts if part.x.shape[0] or part.damaged)
+        if half := len(lines) // 2:
+            yield from self._read(b"".join(lines[:half]), line)
+            yield from self._read(b"".join(lines[half:]), line + half)
 
 
 def compression_of(name: str) -> str:
@@ -138,14 +135,10 @@ class Svmlight(Lines):
     def _labels(self, block: bytes, y: np.ndarray) -> Texts:
         different, codes = np.unique(y, return_inverse=True)
         if np.abs(different).max(initial=0) < EXACT:
-            return Texts([_plain(label) for label in different.tolist()], codes)
+            # the format does not distinguish 1 from 1.0
+            return Texts([str(int(y)) if y == np.rint(y) else repr(y) for y in different.tolist()], codes)
         label = coded(line.split(None, 1)[0].decode() for line in block.splitlines() if line.strip())
         for text in label.values:
             if fault := fault_of_label(text):
                 raise ValueError(f"the label {fault}")
         return label
-
-
-def _plain(label: float) -> str:
-    """Write a label without a fraction of zero: the format does not distinguish 1 from 1.0."""
-    return str(int(label)) if label == np.rint(label) else repr(label)

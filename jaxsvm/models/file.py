@@ -145,7 +145,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             members, size = archive.infolist(), os.fstat(file.fileno()).st_size
             stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
-            require(stored and sum(member.file_size for member in members) <= size, "its members are packed.")
+            require(stored and sum(member.file_size for member in members) <= size, "packed, as older formats were.")
             names = [member.filename.removesuffix(".npy") for member in members]
             require(len({*names}) == len(names), f"one of the members {str(sorted(names))[:80]} is there twice.")
             contents = [io.BytesIO(archive.read(member)) for member in members]
