@@ -4,8 +4,10 @@ import getpass
 import glob
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from test_relational_fit import shop
 
 from jaxsvm import relational
 from jaxsvm.errors import InputError
+from jaxsvm.relational.tables import pushdown
 
 
 def _program(name):
@@ -116,6 +119,15 @@ def test_names_that_collide_score_as_postgresql_does_or_are_refused_by_name(post
             read = lambda *a, **options: relational.from_ibis(there, *a, **options)  # noqa: E731
             Names(run, read, f"names_{seed}", seed).judged()
     there.disconnect()
+
+
+def test_a_query_of_duckdb_that_is_interrupted_says_so():
+    """DuckDB raised a RuntimeError."""
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    with pushdown.in_memory({}) as ask, pytest.raises(KeyboardInterrupt):
+        timer.start()
+        ask("SELECT SUM(a.range * b.range % 7) FROM range(1000000) AS a, range(1000000) AS b")
+    timer.join()
 
 
 def test_ibis_on_duckdb():

@@ -75,11 +75,13 @@ def asking(connection: Any) -> Ask:
 
 @contextlib.contextmanager
 def refusing(error_type: type[Exception], message: str = "the database refuses a query") -> Iterator[None]:
-    """Turn an error of the database into an `InputError`."""
+    """Turn an error of the database into an `InputError`, and a query that Ctrl-C ended into `KeyboardInterrupt`."""
     try:
         yield
     except error_type as error:
         raise InputError(f"{message}: {error}") from None
+    except RuntimeError as error:
+        raise KeyboardInterrupt if "interrupted" in str(error) else error from None  # Ctrl-C, in DuckDB's words
 
 
 def common_type(ask: Ask, columns: Mapping[str, tuple[str, Declared]]) -> str | None:
@@ -155,10 +157,8 @@ def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) 
 
 
 def _semijoin(table: str, others: list[tuple[str, list[str]]]) -> str:
-    tests = []
-    for other, keys in others:
-        equal = " AND ".join(f"b.{key} = a.{key}" for key in keys) or "TRUE"
-        tests.append(f"EXISTS (SELECT 1 FROM {other} AS b WHERE {equal})")
+    equal = {other: " AND ".join(f"b.{key} = a.{key}" for key in keys) or "TRUE" for other, keys in others}
+    tests = [f"EXISTS (SELECT 1 FROM {other} AS b WHERE {test})" for other, test in equal.items()]
     return f"SELECT * FROM {table} AS a" + (f" WHERE {' AND '.join(tests)}" if tests else "")
 
 
