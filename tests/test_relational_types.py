@@ -243,6 +243,15 @@ def test_categories_score_alike_with_and_without_nulls(db, kind, in_training):
         np.testing.assert_allclose(with_null[:2], scores, rtol=0, atol=1e-12)
 
 
+def test_nanoseconds_of_a_category_are_told_apart_by_the_query(db):
+    """Literals of TIMESTAMP have microseconds: all rows had the score of one level."""
+    db.sql("CREATE TABLE f AS SELECT range % 2 AS y, make_timestamp_ns(range % 2) AS k FROM range(8)")
+    fit = relational.fit(relational.from_duckdb(db, ["f"], ("f", "y"), categorical={"f": ["k"]}), C=1.0)
+    scores = db.sql(fit.to_sql()).fetchnumpy()["score"]
+    np.testing.assert_allclose(scores, fit.decision_function(db.sql("FROM f").to_arrow_table()))
+    assert len(np.unique(scores)) == 2
+
+
 def test_a_text_that_says_missing_is_not_a_missing_one(db):
     rows = "('(missing)', 1), (NULL, -1), ('NULL', 1), ('it''s', -1)"
     db.execute(f"CREATE TABLE f AS SELECT * FROM (VALUES {rows}) t(c, y), range(5)")

@@ -158,8 +158,7 @@ def _level_scores(levels: pa.Array, coef: np.ndarray, part: pa.Array, where: str
 
 def _tests(value: str, levels: pa.Array) -> list[str]:
     kind = declared(str(levels.type)).kind
-    cast = {"text": "VARCHAR", "float": DOUBLE}.get(kind)
-    typed = compared(value, cast)
+    typed = compared(value, {"text": "VARCHAR", "float": DOUBLE}.get(kind))
     return [f"{value} IS NULL" if c is None else f"{typed} = {_literal(kind, c)}" for c in python_values(levels)]
 
 
@@ -171,7 +170,8 @@ def _literal(kind: str, level: Any) -> str:
         return "'" + level.replace("'", "''") + "'"
     if kind == "float":
         return _number(level)
-    return f"{kind.upper()} '{level}'" if kind in ("date", "timestamp") else str(level)
+    precise = "_NS" if len(str(level)) > len("2020-01-01 00:00:00.000000") else ""  # DuckDB's alone
+    return f"{kind.upper()}{precise} '{level}'" if kind in ("date", "timestamp") else str(level)
 
 
 def _number(value: Any) -> str:
