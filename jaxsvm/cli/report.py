@@ -238,7 +238,6 @@ class Interrupts(Interruption):
             signal.signal(signal.SIGINT, self.before)
 
     def arrived(self, number: int = signal.SIGINT, frame: Any = None) -> None:
-        """Handle the signal."""
         if not self.begun and self.before is leave:
             leave()
         if self.armed and (self.drivers or self.came or not self.begun):

@@ -194,7 +194,6 @@ class Typed(Table):
                 yield from self._source.to_batches(**{} if step is None else {"batch_size": step, "batch_readahead": 1})
 
     def whole(self) -> list[Any]:
-        """Return all columns, of Arrow, with the values of coded ones."""
         with told(self.name):
             source = self._source
             return decoded((source if hasattr(source, "to_reader") else source.to_table()).columns)
@@ -249,7 +248,6 @@ class Delimited(Table, Lines):
         super().__init__(name, titles, len(first) + of_rows, wanted, notes)
 
     def parse(self, block: bytes, line: int) -> Piece:
-        """Return the rows of a block; raise ValueError if a line cannot be read."""
         if not block:
             return Piece(np.zeros((0, len(self.features))), None if self.label is None else coded([]), [])
         x, label, faults = self.parts(self._arrays(block))
@@ -312,7 +310,6 @@ class Delimited(Table, Lines):
         return f"{self.name}, line {[n for n, line in enumerate(lines, self.skip + 1) if line.strip()][row]}"
 
     def whole(self) -> list[Any]:
-        """Return all columns, of Arrow."""
         with opened(self.name) as file:
             block = file.read().removeprefix(b"\xef\xbb\xbf")
         block = b"".join(block.splitlines(keepends=True)[self.skip :])

@@ -111,7 +111,6 @@ class Svmlight(Lines):
         self._csr = require_package("scipy.sparse", "reading svmlight files").csr_array
 
     def parse(self, block: bytes, line: int) -> Piece:
-        """Return the rows of a block; raise ValueError if a line cannot be read."""
         block = re.sub(rb"#[^\n]*", b"", block) if b"#" in block else block
         if b"_" in block:
             raise ValueError("an underscore is no part of a number")

@@ -95,24 +95,19 @@ class Factored(Rows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return `(n, d)`."""
         return self.values.shape[0], self.whitening.shape[1]
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the dtype of the entries."""
         return self.values.dtype
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
-        """Compute `X w`."""
         return matmul(self.values, matmul(self.whitening, w))
 
     def transposed_dot(self, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
-        """Compute `X' v`."""
         return matmul(self.whitening.T, matmul(self.values.T, v))
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
-        """Return dense rows."""
         return matmul(self.values[index], self.whitening)
 
     def dense(self) -> Float[Array, "n d"]:
@@ -120,7 +115,6 @@ class Factored(Rows):
         return matmul(self.values, self.whitening)
 
     def squared(self) -> Any:
-        """Square each entry."""
         return self.dense() ** 2
 
 

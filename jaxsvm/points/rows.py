@@ -108,7 +108,6 @@ class CSR(Rows):
         return self.data.dtype
 
     def squared(self) -> "CSR":
-        """Square each entry."""
         return dataclasses.replace(self, data=self.data**2)
 
     def take(self, index: np.ndarray) -> "CSR":

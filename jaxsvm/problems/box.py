@@ -94,11 +94,9 @@ class BoxProblem(OfSamples):
         return self.costs
 
     def at(self, C: ArrayLike, /) -> Self:
-        """Return the problem at another C. For `box_problem`, C is a factor of the bounds given."""
         return constraint.checked(super().at(C))
 
     def weighted(self, sample_weight: ArrayLike) -> Self:
-        """Return the problem with its bounds multiplied by weights `(n,)`."""
         return constraint.checked(super().weighted(sample_weight))
 
     def restrict(self, samples: Int[Array, " m"], fixed: Any = None, gram: Gram | None = None) -> Self:

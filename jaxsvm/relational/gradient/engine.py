@@ -50,7 +50,6 @@ class MergeEngine(Engine):
         return self.tree.pairs(self.hub, self.near[0]) if len(self.near) == 2 else len(self.tree.weight[self.hub])
 
     def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
-        """Count the far rows of one label."""
         tree, hub, tau, squared, ramp = self.tree, self.hub, request.tau, request.squared, request.ramp
         weight = masked(tree, sign)
         if tree.m == 1:

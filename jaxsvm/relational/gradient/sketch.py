@@ -215,7 +215,6 @@ class SketchEngine(Engine):
         return [part for part in np.split(live[order], cuts) if len(part)]
 
     def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
-        """Count the far rows of one label."""
         tree, plan = self.tree, self.plan(request.mode)
         s = [np.append(part, np.inf) for part in s]
         sketches = self._sketches(plan, sign, s, request.mode)
