@@ -17,7 +17,7 @@ from jaxsvm.gram.dense import DenseGram, with_values
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed
-from jaxsvm.points.checks import as_points
+from jaxsvm.points.rows import as_points
 
 N, D, TILE = 23, 4, 7  # n is no multiple of the tile
 RNG = np.random.default_rng(0)

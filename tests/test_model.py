@@ -304,7 +304,7 @@ def test_wide_sparse_rows_are_not_made_dense_all_at_once(sparse_basis):
     x_new = scipy.sparse.csr_matrix((np.ones(m, np.float32), (np.arange(m), columns)), shape=(m, d))
     x = x_new[:4] if sparse_basis else x_new[:4].toarray()
     basis, coef = jaxsvm.gram(Linear(), x, tile=2).expansion(jnp.ones(4, jnp.float32))
-    points = jaxsvm.points.checks.as_points(x_new)
+    points = jaxsvm.points.rows.as_points(x_new)
     program = jax.jit(lambda basis, points, coef: basis.apply(points, coef))
     used = program.lower(basis, points, coef).compile().memory_analysis().temp_size_in_bytes
     assert used < m * d * 4 / 4, used

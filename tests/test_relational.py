@@ -7,7 +7,7 @@ import pytest
 
 from jaxsvm.errors import InputError
 from jaxsvm.relational import Join, far_counts, pseudo_gradient
-from jaxsvm.relational.counting.semirings import Semiring, marginals
+from jaxsvm.relational.counting.tree import Semiring, marginals
 from jaxsvm.relational.gradient.engine import squared_hinge
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine, rank_grid

@@ -10,8 +10,7 @@ from jax.experimental import sparse as jax_sparse
 from jaxsvm.errors import InputError
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import RBF
-from jaxsvm.points.checks import as_points
-from jaxsvm.points.rows import CSR, dense_rows
+from jaxsvm.points.rows import CSR, as_points, dense_rows
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from jaxsvm.loop.interruption import workers
 from jaxsvm.models.description import kernel_to_dict
 from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model, load_model
-from jaxsvm.points.checks import is_sparse
+from jaxsvm.points.rows import is_sparse
 from jaxsvm.runtime.arrays import device_memory, memory
 
 MANY = 200_000

@@ -25,7 +25,7 @@ from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.description import kernel_to_dict, scikit_learn_kernel
 from jaxsvm.models.libsvm import model_of
 from jaxsvm.models.model import Model, compact, is_right, predict
-from jaxsvm.points.checks import is_sparse
+from jaxsvm.points.rows import is_sparse
 from jaxsvm.results.fit import Fit, Status
 
 

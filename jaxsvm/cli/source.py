@@ -14,7 +14,7 @@ from jaxsvm.errors import InputError, require
 from jaxsvm.gram import measured as gram
 from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model
-from jaxsvm.points.checks import is_sparse
+from jaxsvm.points.rows import is_sparse
 from jaxsvm.runtime.arrays import memory
 
 

@@ -15,8 +15,7 @@ from jaxsvm.gram.measured import MEASURED
 from jaxsvm.kernels import Linear
 from jaxsvm.kernels.contract import KernelLike
 from jaxsvm.loop.driver import fit
-from jaxsvm.points.checks import as_points
-from jaxsvm.points.rows import CSR
+from jaxsvm.points.rows import CSR, as_points
 from jaxsvm.problems.arguments import checked_signs, checked_weights
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxsvm.datasets.labels import kept
 from jaxsvm.errors import DataError, InputError, require_package
-from jaxsvm.points.checks import is_sparse
+from jaxsvm.points.rows import is_sparse
 
 
 @dataclasses.dataclass(frozen=True)

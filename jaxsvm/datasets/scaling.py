@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.points.checks import is_sparse
-from jaxsvm.points.rows import PointsLike, distinct_entries
+from jaxsvm.points.rows import PointsLike, distinct_entries, is_sparse
 from jaxsvm.runtime.arrays import in_a_line, transfers
 
 

@@ -15,8 +15,7 @@ from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import precisely
 from jaxsvm.numerics.products import matmul
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.points.checks import as_points
-from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, transposed_product
+from jaxsvm.points.rows import CSR, Rows, as_points, by_row_tiles, dense_rows, product, transposed_product
 from jaxsvm.runtime.arrays import first_rows, in_a_line, lengthened, may_be_padded
 
 

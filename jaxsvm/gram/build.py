@@ -23,8 +23,7 @@ from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Precomputed, as_kernel
 from jaxsvm.kernels.contract import KernelLike
 from jaxsvm.kernels.distances import place
-from jaxsvm.points.checks import as_points
-from jaxsvm.points.rows import CSR, PointsLike
+from jaxsvm.points.rows import CSR, PointsLike, as_points
 from jaxsvm.runtime.arrays import device_memory, floating, require_memory, transfers
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.points.checks import is_sparse
-from jaxsvm.points.rows import PointsLike, dense_rows, distinct_entries
+from jaxsvm.points.rows import PointsLike, dense_rows, distinct_entries, is_sparse
 from jaxsvm.runtime.arrays import Number
 
 

@@ -36,8 +36,7 @@ from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.model import decision_function, is_right
 from jaxsvm.path.chains import nothing, on_host_stacked
-from jaxsvm.points.checks import as_points
-from jaxsvm.points.rows import PointsLike
+from jaxsvm.points.rows import PointsLike, as_points
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
 from jaxsvm.results.fit import Fit, Status
 from jaxsvm.runtime.arrays import in_a_line, transfers

@@ -20,8 +20,7 @@ from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.models.file import Model, load_model
 from jaxsvm.models.machines import Machines, class_of, votes
 from jaxsvm.numerics import sizes
-from jaxsvm.points.checks import is_sparse
-from jaxsvm.points.rows import CSR, PointsLike, taken
+from jaxsvm.points.rows import CSR, PointsLike, is_sparse, taken
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.arrays import transfers

@@ -22,8 +22,7 @@ from jaxsvm.designs.contract import Chunk, OfChunk, Total
 from jaxsvm.errors import InputError
 from jaxsvm.loop.interruption import until_halt
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.points.checks import as_points
-from jaxsvm.points.rows import PointsLike, Rows
+from jaxsvm.points.rows import PointsLike, Rows, as_points
 from jaxsvm.problems.arguments import checked_weights
 from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory, transfers, zero_filled
 from jaxsvm.runtime.loops import fori_loop

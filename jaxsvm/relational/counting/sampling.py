@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.errors import InputError, require, require_part
-from jaxsvm.relational.counting import semirings as counting
+from jaxsvm.relational.counting import tree as counting
 from jaxsvm.runtime.checks import checked, require_whole
 
 if TYPE_CHECKING:

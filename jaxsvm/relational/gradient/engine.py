@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_part
-from jaxsvm.relational.counting.semirings import masked
-from jaxsvm.relational.counting.tree import Tree
+from jaxsvm.relational.counting.tree import Tree, masked
 from jaxsvm.relational.gradient.far import Engine, Far, Request, RowsEngine, keyed
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine

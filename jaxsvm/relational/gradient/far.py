@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsvm.relational.counting.semirings import masked
-from jaxsvm.relational.counting.tree import Tree
+from jaxsvm.relational.counting.tree import Tree, masked
 
 Scores = tuple[list[np.ndarray], list[np.ndarray]]
 

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array  # jax depends on SciPy
 
-from jaxsvm.relational.counting.semirings import Messages, masked
-from jaxsvm.relational.counting.tree import Tree
+from jaxsvm.relational.counting.tree import Messages, Tree, masked
 from jaxsvm.relational.gradient.far import Engine, Request
 
 

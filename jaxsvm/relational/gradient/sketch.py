@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.counting import semirings as counting
+from jaxsvm.relational.counting import tree as counting
 from jaxsvm.relational.counting.tree import Tree, grouped
 from jaxsvm.relational.gradient.far import Engine, Request, keyed
 from jaxsvm.relational.measured import MEASURED

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jaxsvm.errors import InputError, require_package, require_part
-from jaxsvm.relational.counting import semirings as counting
+from jaxsvm.relational.counting import tree as counting
 from jaxsvm.relational.schema.assembly import Block, assembled, check_types
 from jaxsvm.relational.tables.columns import Table, column, declared, opened
 from jaxsvm.relational.tables.keys import Keys, Request, roles_in
