@@ -44,7 +44,7 @@ TYPES_RUN_UP = {*("relational/counting/sampling.py")}
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_829,
+    "cli": 1_832,
     "coresets": 2_664,
     "datasets": 2_132,
     "derivatives": 482,
@@ -61,7 +61,7 @@ LINES = {
     "plots": 439,
     "points": 366,
     "problems": 3_261,
-    "relational": 3_936,
+    "relational": 3_949,
     "results": 627,
     "runtime": 1_201,
     "screening": 757,
