@@ -194,6 +194,7 @@ class Typed(Table):
                 yield from self._source.to_batches(**{} if step is None else {"batch_size": step, "batch_readahead": 1})
 
     def whole(self) -> list[Any]:
+        """Return all columns, of Arrow, with the values of coded ones."""
         with told(self.name):
             source = self._source
             return decoded((source if hasattr(source, "to_reader") else source.to_table()).columns)
@@ -310,6 +311,7 @@ class Delimited(Table, Lines):
         return f"{self.name}, line {[n for n, line in enumerate(lines, self.skip + 1) if line.strip()][row]}"
 
     def whole(self) -> list[Any]:
+        """Return all columns, of Arrow."""
         with opened(self.name) as file:
             block = file.read().removeprefix(b"\xef\xbb\xbf")
         block = b"".join(block.splitlines(keepends=True)[self.skip :])
