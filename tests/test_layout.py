@@ -44,31 +44,31 @@ TYPES_RUN_UP = {*("relational/counting/sampling.py")}
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_839,
-    "coresets": 2_665,
-    "datasets": 2_150,
+    "cli": 1_832,
+    "coresets": 2_664,
+    "datasets": 2_134,
     "derivatives": 482,
-    "designs": 2_362,
+    "designs": 2_355,
     "estimators": 2_855,
     "face": 317,
-    "gram": 1_409,
-    "kernels": 948,
+    "gram": 1_407,
+    "kernels": 947,
     "loop": 2_658,
-    "model_selection": 1_020,
-    "models": 1_768,
+    "model_selection": 1_019,
+    "models": 1_767,
     "numerics": 1_590,
     "path": 2_356,
     "plots": 439,
-    "points": 380,
-    "problems": 3_263,
-    "relational": 3_959,
+    "points": 366,
+    "problems": 3_261,
+    "relational": 3_949,
     "results": 627,
     "runtime": 1_201,
     "screening": 757,
     "solvers": 5_917,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1529, 216
+OWN_IMPORTS, FILES = 1503, 212
 """Lines that import from this library, and files."""
 
 
