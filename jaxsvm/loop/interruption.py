@@ -24,6 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -232,29 +233,25 @@ def unless(until: Callable[[], bool], call: Callable[..., Any], *arguments: Any)
     wait for it. A computation cannot be ended; an abandoned one runs on beside whatever follows. `until` is checked
     about a hundred times a second. The result is a pytree of arrays, not None.
     """
-    outcome: list[Any] = []
-
-    def begin() -> None:
-        try:
-            outcome.append((call(*arguments), None))
-        except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
-            outcome.append((None, error))
-
-    begun = time.monotonic()
-    thread = threading.Thread(target=with_settings(begin))
-    thread.start()
+    pool, begun = ThreadPoolExecutor(1), time.monotonic()
+    job = pool.submit(with_settings(call), *arguments)
+    pool.shutdown(wait=False)
     while not until():
         pause = min((time.monotonic() - begun) / 50, 0.01)
-        if thread.is_alive():
-            thread.join(pause)
-            continue
-        value, error = outcome[0]
-        if error is not None:
-            raise error
-        if all(leaf.is_ready() for leaf in jax.tree.leaves(value) if hasattr(leaf, "is_ready")):
-            return value
-        time.sleep(pause)
+        if not job.done():
+            wait([job], pause)
+        elif all(leaf.is_ready() for leaf in jax.tree.leaves(job.result()) if hasattr(leaf, "is_ready")):
+            return job.result()
+        else:
+            time.sleep(pause)
     return None
+
+
+def result_of(job: Future[Any]) -> Any:
+    """Wait for a thread's result: a signal just before a wait without a limit would be seen at its end only."""
+    while not job.done():
+        wait([job], 0.1)
+    return job.result()
 
 
 def workers() -> int:

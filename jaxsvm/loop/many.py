@@ -25,7 +25,7 @@ from jaxsvm.kernels import Linear
 from jaxsvm.loop.bursts import next_burst
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
-from jaxsvm.loop.interruption import watching, with_settings, workers
+from jaxsvm.loop.interruption import result_of, watching, with_settings, workers
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.precision import in_double, rounded, widened
 from jaxsvm.numerics.sizes import LARGEST_PADDED
@@ -146,8 +146,8 @@ def solve_many(solve: Callable[[Any], Any], problems: Sequence[Any], program: Ca
     results: dict[int, Any] = {}
     with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
         for batch in (sorted(first), [place for place in range(len(problems)) if place not in first]):
-            found = pool.map(with_settings(solve), [problems[place] for place in batch])
-            results.update(zip(batch, found, strict=True))
+            found = [pool.submit(with_settings(solve), problems[place]) for place in batch]
+            results.update(zip(batch, map(result_of, found), strict=True))
     return [results[place] for place in range(len(problems))]
 
 

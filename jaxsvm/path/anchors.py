@@ -18,7 +18,7 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.measured import MEASURED as GRAM
 from jaxsvm.loop.driver import Options, drive
-from jaxsvm.loop.interruption import Interruption, unless, with_settings, workers
+from jaxsvm.loop.interruption import Interruption, result_of, unless, with_settings, workers
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -214,9 +214,9 @@ def solve_in_chains(grids: list[Grid], solver: CoarseToFine, key: Array, stop: I
                 jobs = [(grids[0], job) for job in chains[0].solve_anchors(pool, Z)]
             else:
                 solved = [pool.submit(with_settings(chain.solve_anchors), pool, Z) for chain in chains]
-                jobs = [(grid, job) for grid, each in zip(grids, solved, strict=True) for job in each.result()]
+                jobs = [(grid, job) for grid, each in zip(grids, solved, strict=True) for job in result_of(each)]
             for grid, job in jobs:
-                grid.points.update(job.result())
+                grid.points.update(result_of(job))
         except KeyboardInterrupt:
             stop.note()
         except BaseException:
