@@ -248,7 +248,7 @@ def unless(until: Callable[[], bool], call: Callable[..., Any], *arguments: Any)
 
 
 def result_of(job: Future[Any]) -> Any:
-    """Return what a thread does, once it ends; a signal just before a wait without a limit would be seen after it only."""
+    """Return what a thread returns; a signal just before a wait without a limit would be seen at its end only."""
     while not job.done():
         wait([job], 0.1)
     return job.result()
