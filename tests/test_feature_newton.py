@@ -56,6 +56,18 @@ def test_no_features_where_a_narrow_kernel_or_few_samples_have_none():
     assert features(jaxsvm.svm_problem(few, samples()[1][:100]), 1.0, KEY) is None
 
 
+@pytest.mark.parametrize("rule", [None, jaxsvm.screening.intersection_test])
+def test_a_linear_kernel_has_its_features_at_any_C(rule):
+    """A rest that is small beside 1 / C left no features at all, and pair steps by the thousand."""
+    x, y = samples(d=8)
+    here = jaxsvm.svm_problem(jaxsvm.gram(jaxsvm.kernels.Linear(), x.astype("float32"), store=False), y)
+    Z = np.asarray(features(here, 1e-3, KEY), np.float64)
+    np.testing.assert_allclose(Z @ Z.T, x @ x.T + 1, atol=1e-4)
+    path = jaxsvm.solve_path(here, np.geomspace(1e-5, 10, 12), screen=rule)
+    assert np.asarray(path.certificate.relative_gap).max() <= 1e-4
+    assert int(np.asarray(path.steps).sum()) < 100
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_take_a_few_systems_each(dtype):
     x, y = samples()

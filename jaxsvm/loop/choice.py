@@ -2,8 +2,7 @@
 
 Measured (`benchmarks/working_sets.py`): if few samples are support vectors, working sets compute a tenth of the kernel
 matrix and are fastest; for the hinge also if many are. The support of the squared hinge is everything inside the
-margin: if that is wide, pair steps on stored kernel values are faster. With few features, interior points solve systems
-in their space.
+margin: if that is wide, pair steps on stored kernel values are faster. Few features: systems in their space.
 """
 
 import dataclasses
@@ -36,7 +35,7 @@ def first_choice(problem: Problem, tol: Any) -> Solver:
         InputError: If none is known for this kind of problem.
     """
     if problem.kind == "squared hinge":
-        if problem.free_bias or problem.gram.feature_rows is not None:
+        if _by_newton(problem):
             return Newton(tol=tol)
         if problem.n <= MEASURED.samples_of_a_small_problem:
             return FrankWolfe(tol=tol, start="uniform")  # a start from a random draw is a third of the program
@@ -65,6 +64,10 @@ def before_features(problem: Problem, solver: Solver) -> Solver:
     fits = problem.kind == "squared hinge" and not problem.free_bias and gram.design is None and gram.spread is None
     large = fits and _storable(problem) and _curvature(cast(Restrictable, problem)) > MEASURED.curvature_of_features
     return with_max_steps(solver, _few_steps(solver)) if large else solver
+
+
+def _by_newton(problem: Problem) -> bool:
+    return problem.free_bias or problem.gram.feature_rows is not None
 
 
 def _few_steps(solver: Solver) -> int:
@@ -105,7 +108,7 @@ def exact_solver(problem: Problem, tol: Any) -> Solver:
         InputError: If none is known for this kind of problem.
     """
     if problem.kind == "squared hinge":
-        return Newton(tol=tol) if problem.free_bias else FrankWolfe(variant="smo", tol=tol)
+        return Newton(tol=tol) if _by_newton(problem) else FrankWolfe(variant="smo", tol=tol)
     if problem.kind == "box":
         return InteriorPoint(tol=tol) if systems_pay(problem) else SMO(tol=tol)
     if problem.kind == "slack":
@@ -156,16 +159,14 @@ def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, end
         if solver.size < larger and steps * solver.fresh >= 2.5 * problem.n and free(problem, state) > solver.size:
             return dataclasses.replace(solver, size=larger)
     elif (x := few_features(problem)) is not None:
-        # Interior points cost as much as 20 sets of one new sample a feature.
-        if ended or steps >= max(20 * x.shape[1] // solver.fresh, 20):
+        if ended or steps >= max(20 * x.shape[1] // solver.fresh, 20):  # what interior points cost
             return InteriorPoint(tol=solver.tol)
     elif exhausted:
         return SMO(tol=solver.tol)
-    elif (  # within 1,000 tolerances the present sets end sooner than larger ones
-        solver.size < larger and float(excess) > 1000 and free(problem, state) > MEASURED.crowded_share * solver.size
-    ):
-        fresh = 3 * MEASURED.new_samples_of_a_set
-        return WorkingSet(tol=solver.tol, size=larger, fresh=fresh, cache=_rows_to_keep(problem))
+    elif solver.size < larger and float(excess) > 1000 and free(problem, state) > MEASURED.crowded_share * solver.size:
+        # Within 1,000 tolerances the present sets end sooner than larger ones.
+        more = 3 * MEASURED.new_samples_of_a_set
+        return WorkingSet(tol=solver.tol, size=larger, fresh=more, cache=_rows_to_keep(problem))
     pays = state.counters.total > MEASURED.passes_before_storing * problem.n**2
     if pays and not solver.store and _storable(problem):
         return dataclasses.replace(solver, store=True)
@@ -179,9 +180,8 @@ def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int)
     """
     offered = steps * solver.fresh / problem.n
     widest = next((share for places, share in MEASURED.wide_supports if offered >= places), 1.0)
-    if steps < MEASURED.sets_before_a_width or widest == 1:
-        return False
-    return _curvature(problem) <= 60.0 and width(problem, state) > widest
+    seen = steps >= MEASURED.sets_before_a_width and widest < 1
+    return seen and _curvature(problem) <= 60.0 and width(problem, state) > widest
 
 
 def _curvature(problem: Restrictable) -> float:

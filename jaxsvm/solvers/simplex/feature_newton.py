@@ -32,18 +32,19 @@ from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, weights_of
 
-ROWS = 256
-"""Samples that enter or leave a support in one product."""
+ROWS = 256  # samples that enter or leave a support in one product
 
 
 def features(problem: SquaredHingeProblem, largest_C: float, key: Array) -> Float[Array, "n r"] | None:
-    """Return features of the kernel matrix and of the constant; None if too many would be needed.
+    """Return features of the kernel matrix and of the constant, exact for linear kernels; None if too many are needed.
 
     A grid may go on to values that no features serve: those below are still worth features.
     """
     most = min(MEASURED.most_features, problem.n // MEASURED.samples_of_a_feature) // BLOCK * BLOCK
     if not problem.gram.definite or not most:
         return None
+    if (X := problem.gram.feature_rows) is not None and X.shape[1] <= most:
+        return _with_constant(problem, X)
     kernel = max(float(np.asarray(problem.squares).mean()) - problem.offset, 1e-30)
     served = min(largest_C, MEASURED.scaled_C_of_features / kernel)
     ends = problem.n * MEASURED.rest_of_features / largest_C, problem.n * MEASURED.largest_rest / served
@@ -56,13 +57,16 @@ def _features(problem: SquaredHingeProblem, most: int, ends: Any, key: Array) ->
         gram, diagonal = problem.gram, widened(problem).gram.diag()
         floor = 16 * jnp.finfo(gram.dtype).eps * diagonal.max()
         Z, taken, trace = features_in_blocks(gram.rows, diagonal, most, ends, floor, key)
-        constant = jnp.full((problem.n, 1), problem.offset**0.5, Z.dtype)
-        return jnp.concatenate([constant, Z], axis=1).astype(gram.dtype), taken, trace.astype(gram.dtype)
+        return _with_constant(problem, Z).astype(gram.dtype), taken, trace.astype(gram.dtype)
 
     return in_double(wide)(problem, key)
 
 
 _features = Program(_features, static_argnums=1)
+
+
+def _with_constant(problem: SquaredHingeProblem, Z: Array) -> Array:
+    return jnp.concatenate([jnp.full((problem.n, 1), problem.offset**0.5, Z.dtype), Z], axis=1)
 
 
 class Known(NamedTuple):
@@ -145,10 +149,8 @@ def stepped(problem: SquaredHingeProblem, solver: FeatureNewton, state: State, e
     better = gap < state.gap
     x, f, left = (jnp.where(better, *pair) for pair in ((x, state.x), (f, state.f), (gap, state.gap)))
     slow = ~(gap <= MEASURED.gap_of_a_product * state.gap)
-    R, counters = (
-        problem.objective(x, f + problem.ridge * x),
-        state.counters.stepped(min(problem.n**2, 2**30 - 1), systems),
-    )
+    counters = state.counters.stepped(min(problem.n**2, 2**30 - 1), systems)
+    R = problem.objective(x, f + problem.ridge * x)
     return State(x, f, R, left, known, slow, state.indefinite, counters)
 
 
@@ -159,9 +161,7 @@ def _moved(problem: SquaredHingeProblem, Z: Array, known: Known, x: Array, f: Ar
     with K if `exactly`, else from the features and the unchanged rest.
     """
 
-    def wide(
-        narrow: SquaredHingeProblem, Z: Array, known: Known, x: Array, f: Array, freely: Array, exactly: Array
-    ) -> Any:
+    def wide(narrow: SquaredHingeProblem, Z: Array, known: Known, x: Array, f: Array, freely: Any, exactly: Any) -> Any:
         problem = widened(narrow)
         C = jnp.where(problem.present, problem.C * problem.weights, 0)
         Z, x, f = (v.astype(C.dtype) for v in (Z, x, f))
