@@ -154,7 +154,7 @@ def verdict(facts, said):
         scale = 1e-6 * facts.e * float(np.abs(np.diagonal(facts.accept[0].K)).max())
         if abs(value.lower) <= scale:
             small = float(value.upper - value.lower) <= 1.1 * said.tol * scale
-            return judge.indefinite(facts, said) or ("" if small else "a gap near an optimum of 0")
+            return judge.indefinite(facts) or ("" if small else "a gap near an optimum of 0")
     return found.lie or found.understated
 
 

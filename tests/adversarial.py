@@ -199,33 +199,19 @@ KERNELS = (
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What decides which programs are compiled.
+    """What decides which programs are compiled."""
 
-    Attributes:
-        solver: A key of `SOLVERS`.
-        kind: "squared", "hinge", "box", "slack" or "ball".
-        n: Samples.
-        d: Features.
-        kernel: One of `KERNELS`; "precomputed" and "indefinite" are matrices.
-        held: "dense", "tiled" or "rank".
-        sparse: Whether points are CSR.
-        dtype: Of the data.
-        values: Of the kernel values.
-        bias: "regularized", "none" or "free" (for box problems: whether there is an equality).
-        weighted: Whether there are sample weights.
-    """
-
-    solver: str
-    kind: str
-    n: int
-    d: int
-    kernel: str
-    held: str
-    sparse: bool
-    dtype: str
-    values: str
-    bias: str
-    weighted: bool
+    solver: str  # A key of `SOLVERS`
+    kind: str  # "squared", "hinge", "box", "slack" or "ball"
+    n: int  # samples
+    d: int  # features
+    kernel: str  # one of `KERNELS`; "precomputed" and "indefinite" are matrices
+    held: str  # "dense", "tiled" or "rank"
+    sparse: bool  # whether points are CSR
+    dtype: str  # of the data
+    values: str  # of the kernel values
+    bias: str  # "regularized", "none" or "free" (for box problems: whether there is an equality)
+    weighted: bool  # whether there are sample weights
 
 
 def form_of(index: int, seed: int = 0) -> Form:
@@ -261,37 +247,21 @@ def form_of(index: int, seed: int = 0) -> Form:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One problem and its solver.
+    """One problem and its solver."""
 
-    Attributes:
-        name: What it is called: its number and seed, or a row of a table.
-        form: What is compiled.
-        x: Points, `(n, d)` of the form's dtype, or the kernel matrix.
-        spec: The kernel as `judge.kernel_entries` reads it; None for a matrix.
-        y: Signs, `(n,)`.
-        weight: Sample weights, `(n,)`, or None.
-        values: C, or nu; several for a path or folds.
-        tol: The tolerance.
-        radius: For `BallSGD`.
-        box: For "box" problems: q, c (or None) and e.
-        solver: Replaces the form's, for named cases: a function of the module.
-        kept: Of sparse points the entries that are stored, `(n, width)` columns.
-        notes: What was drawn, in words.
-    """
-
-    name: str
-    form: Form
-    x: np.ndarray
-    spec: tuple | None
-    y: np.ndarray
-    weight: np.ndarray | None
-    values: tuple[float, ...]
-    tol: float
-    radius: float = 1.0
-    box: tuple | None = None
-    solver: Callable[[Any], Any] | None = None
-    kept: np.ndarray | None = None
-    notes: str = ""
+    name: str  # what it is called: its number and seed, or a row of a table
+    form: Form  # what is compiled
+    x: np.ndarray  # points, `(n, d)` of the form's dtype, or the kernel matrix
+    spec: tuple | None  # the kernel as `judge.kernel_entries` reads it; None for a matrix
+    y: np.ndarray  # signs, `(n,)`
+    weight: np.ndarray | None  # sample weights, `(n,)`, or None
+    values: tuple[float, ...]  # C, or nu; several for a path or folds
+    tol: float  # the tolerance
+    radius: float = 1.0  # for `BallSGD`
+    box: tuple | None = None  # for "box" problems: q, c (or None) and e
+    solver: Callable[[Any], Any] | None = None  # replaces the form's, for named cases: a function of the module
+    kept: np.ndarray | None = None  # of sparse points the entries that are stored, `(n, width)` columns
+    notes: str = ""  # what was drawn, in words
 
     def __str__(self) -> str:
         form = self.form

@@ -156,39 +156,3 @@ def weighted_problems(count=12, seed=1) -> Iterator[Problem]:
         for label in (-1.0, 1.0):
             weight[np.flatnonzero(p.y == label)[0]] = 1.0
         yield Problem(p.name + "-weighted", p.x, p.y, p.C, p.kernel, p.params, weight)
-
-
-# Frandi et al., RBF kernel: accuracy in % and training seconds; columns CVM, FW, MFW.
-METHODS = ("CVM", "FW", "MFW")
-_TABLE = """
-a1a 83.52 83.52 83.52 6.26 12.5 .712
-a2a 83.55 83.56 83.56 16 19.3 1.46
-a3a 83.40 83.39 83.41 33.8 26.8 2.78
-a4a 84.06 84.10 84.07 89.1 40.4 6.37
-a5a 84.02 84.03 84.05 171 56.1 11.1
-a6a 84.28 84.26 84.25 590 164 45
-a7a 84.18 84.23 84.29 2060 1420 365
-w1a 97.80 97.31 97.65 3.59 .286 1.67
-w2a 98.06 97.42 97.80 7.9 .658 2.31
-w3a 98.21 97.31 97.60 12.8 .76 2.27
-w4a 98.28 97.46 97.91 30.4 1.26 6.76
-w5a 98.39 97.50 98.36 52.7 1.78 15.8
-w6a 98.72 97.40 98.43 131 2.67 29.4
-w7a 98.73 97.43 97.88 215 2.58 91.4
-w8a 99.34 97.80 97.59 1030 9.64 111
-Letter 97.48 96.54 97.35 23.7 13.3 12.3
-Pendigits 98.35 97.68 97.65 .554 .82 .658
-USPS 95.63 95.12 95.47 6.89 7.58 7.22
-Reuters 97.10 96.40 95.60 7.24 2.17 1.69
-MNIST 98.46 97.91 98.36 364 301 349
-Protein 69.79 69.73 69.78 247000 11900 2000
-Shuttle 99.67 98.08 97.82 1.41 1.69 .176
-IJCNN 98.59 95.71 97.31 198 40.5 34.4
-USPS-Ext 99.50 99.30 99.57 84.4 26.7 161
-KDD10pc 99.87 98.82 99.10 42.3 .414 1.22
-KDD-full 91.77 91.53 91.82 19.5 .764 .744
-"""
-_rows = [line.split() for line in _TABLE.split("\n") if line]
-PUBLISHED_SETS = tuple(row[0] for row in _rows)  # 26 names
-PUBLISHED_ACCURACY = np.array([[float(v) for v in row[1:4]] for row in _rows])  # (26, 3)
-PUBLISHED_TIME = np.array([[float(v) for v in row[4:7]] for row in _rows])  # (26, 3)

@@ -108,21 +108,14 @@ def unit(dtype: Any) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Ground:
-    """Kernel values that a fit may be judged on: a matrix, or features F with `K = F F'`.
+    """Kernel values that a fit may be judged on: a matrix, or features F with `K = F F'`."""
 
-    Attributes:
-        name: "stored" or "points".
-        K: Values, `(n, n)` long double; None with features.
-        features: `(n, r)`; None with a matrix.
-        error: What an entry may be off, `(n, n)`; None: nothing.
-        moves: Whether that error is one of the numbers that a fit was computed with, so that even a fixed point's loss
-            moves with it; else entries are exact as they are stored, and only their optimum is not known better.
-    """
-
-    name: str
-    K: np.ndarray | None = None
-    features: np.ndarray | None = None
-    error: np.ndarray | None = None
+    name: str  # "stored" or "points"
+    K: np.ndarray | None = None  # values, `(n, n)` long double; None with features
+    features: np.ndarray | None = None  # `(n, r)`; None with a matrix
+    error: np.ndarray | None = None  # what an entry may be off, `(n, n)`; None: nothing
+    # whether that error is one of the numbers that a fit was computed with, so that even a fixed point's loss moves
+    # with it; else entries are exact as they are stored, and only their optimum is not known better
     moves: bool = False
 
     def times(self, v: np.ndarray) -> np.ndarray:
@@ -175,33 +168,20 @@ def points_ground(spec: tuple, x: np.ndarray, dtype: Any) -> Ground:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """A problem as it is stored.
+    """A problem as it is stored."""
 
-    Attributes:
-        kind: "squared" (hinge), "box" (the hinge, too), "slack" or "ball".
-        accept: Grounds one of which must bear the fit out.
-        require: Grounds one of which must, too; empty: nothing more is asked for.
-        dtype: Of the solver's vectors.
-        y: Signs, `(n,)`.
-        costs: `C_i`, `U_i`, or the weights of a slack problem, `(n,)`; 0 is absence.
-        offset: 1 with a regularised bias, else 0.
-        c: Coefficients of the equality constraint, `(n,)`: y with a free bias; None: there is none.
-        q: Linear term of a box problem, `(n,)`.
-        e: Right-hand side of the equality.
-        nu: Of a slack problem.
-    """
-
-    kind: str
-    accept: list[Ground]
-    require: list[Ground]
-    dtype: Any
-    y: np.ndarray
-    costs: np.ndarray
-    offset: float = 0.0
+    kind: str  # "squared" (hinge), "box" (the hinge, too), "slack" or "ball"
+    accept: list[Ground]  # grounds one of which must bear the fit out
+    require: list[Ground]  # grounds one of which must, too; empty: nothing more is asked for
+    dtype: Any  # of the solver's vectors
+    y: np.ndarray  # signs, `(n,)`
+    costs: np.ndarray  # `C_i`, `U_i`, or the weights of a slack problem, `(n,)`; 0 is absence
+    offset: float = 0.0  # 1 with a regularised bias, else 0
+    # coefficients of the equality constraint, `(n,)`: y with a free bias; None: there is none
     c: np.ndarray | None = None
-    q: np.ndarray | None = None
-    e: float = 0.0
-    nu: float = 0.0
+    q: np.ndarray | None = None  # linear term of a box problem, `(n,)`
+    e: float = 0.0  # right-hand side of the equality
+    nu: float = 0.0  # of a slack problem
 
     @property
     def present(self) -> np.ndarray:
@@ -279,7 +259,7 @@ def _judge(facts: Facts, said: Statement) -> Verdict:
         understated = understated or unbracketed(facts, said, value, where)
         lie = lie or contradicted(facts, said)
     if said.status == "CONVERGED":
-        lie = lie or indefinite(facts, said) or uncovered(facts, said)
+        lie = lie or indefinite(facts) or uncovered(facts, said)
     return Verdict(lie, understated, float(accepted.gap), float(accepted.worth))
 
 
@@ -515,8 +495,8 @@ def squared_distances(ground: Ground, weights: np.ndarray) -> tuple[np.ndarray, 
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def indefinite(facts: Facts, said: Statement) -> str:
-    """Says that the dual is not concave, and what better point was found; empty where it is concave up to rounding."""
+def indefinite(facts: Facts) -> str:
+    """Says that the dual is not concave; empty where it is up to rounding."""
     ground = facts.accept[0]
     if any(accepted.features is not None for accepted in facts.accept):  # a linear kernel is taken from its points
         return ""
@@ -535,9 +515,7 @@ def indefinite(facts: Facts, said: Statement) -> str:
     lowest = np.linalg.eigvalsh(_along(Q, normals)).min() if len(y) > 1 or normals is None else 0.0
     if not lowest < -rounding:
         return ""
-    best = better_dual(facts, said, Q) if facts.kind == "box" and facts.c is None else None
-    found = "" if best is None else f", a feasible point has the dual {best:.6g}, said {said.dual:.6g}"
-    return f"an indefinite kernel (eigenvalue {lowest:.3g}, rounding {rounding:.1g}){found}"
+    return f"an indefinite kernel (eigenvalue {lowest:.3g}, rounding {rounding:.1g})"
 
 
 def _along(Q: np.ndarray, normal: np.ndarray | None) -> np.ndarray:
@@ -546,33 +524,6 @@ def _along(Q: np.ndarray, normal: np.ndarray | None) -> np.ndarray:
         return Q
     basis = np.linalg.svd(normal[None], full_matrices=True)[2][1:]
     return basis @ Q @ basis.T
-
-
-def better_dual(facts: Facts, said: Statement, Q: np.ndarray, starts: int = 8, sweeps: int = 30) -> float | None:
-    """A clearly larger dual value in the box, by coordinate ascent from the ends of directions of negative curvature.
-
-    None where none was found, or where there are too many samples to look.
-    """
-    here = facts.present
-    q, U = facts.q[here].astype(np.float64), facts.costs[here].astype(np.float64)
-    if len(q) > 64:
-        return None
-    a = np.clip(said.alpha[here].astype(np.float64), 0, U)
-    directions = np.linalg.eigh(Q)[1][:, :starts].T
-    points = [np.clip(a + sign * 1e3 * U.max() * v, 0, U) for v in directions for sign in (1, -1)]
-    best = max(_ascended(Q, q, U, point, sweeps) for point in points)
-    dual = q @ a - a @ Q @ a / 2
-    return best if best > dual + MARGIN * said.tol * abs(dual) else None
-
-
-def _ascended(Q: np.ndarray, q: np.ndarray, U: np.ndarray, a: np.ndarray, sweeps: int) -> float:
-    """The dual value after coordinate ascent: each variable in turn goes to the best place in its range."""
-    for _ in range(sweeps):
-        for i in range(len(a)):
-            slope = q[i] - Q[i] @ a + Q[i, i] * a[i]  # at a_i = 0
-            ends = np.array([0.0, U[i], np.clip(slope / Q[i, i], 0, U[i]) if Q[i, i] > 0 else 0.0])
-            a[i] = ends[np.argmax(slope * ends - Q[i, i] * ends**2 / 2)]
-    return float(q @ a - a @ Q @ a / 2)
 
 
 def uncovered(facts: Facts, said: Statement) -> str:

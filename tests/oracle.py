@@ -20,13 +20,10 @@ on x86; where it is plain double the oracle still works, with a higher floor).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial.distance import cdist
-from scipy.stats import f as f_distribution
-from scipy.stats import rankdata
 
 LONG = np.longdouble
 
@@ -306,127 +303,6 @@ def solve_svm(K, y, C, weight=None, bias=True):
     return Solution(alpha, float(1 / total), float(total / 2), coef, b, support, gap, dual.solves)
 
 
-def simplex_minimum(Kt, start=None, max_iterations=None):
-    """``argmin alpha' Kt alpha`` over the simplex for any positive definite ``Kt`` (Lawson-Hanson); returns (alpha, R).
-
-    Shares no iteration with ``solve_svm``.  ``start`` is a feasible warm start.
-    """
-    Kt = np.asarray(Kt, np.float64)
-    n = len(Kt)
-
-    def solve(passive):
-        idx = np.flatnonzero(passive)
-        beta, a = np.zeros(n), Kt[np.ix_(idx, idx)]
-        factor = cho_factor(a, lower=True)
-        x = cho_solve(factor, np.ones(len(idx)))
-        beta[idx] = x + cho_solve(factor, 1 - a @ x)
-        return beta
-
-    def residual(beta):
-        return 1 - Kt @ beta
-
-    beta = np.zeros(n)
-    if start is not None:
-        beta = np.asarray(start, np.float64) / (start @ Kt @ start)
-    beta = _active_set(solve, residual, beta, 1e-12, max_iterations or 6 * n + 20)
-    return beta / beta.sum(), float(1 / beta.sum())
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Minimum enclosing ball
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-def meb_gap(K, alpha):
-    """``(max_i |z_i - c|^2 - Phi(alpha), Phi(alpha))``: upper and lower bound of the squared radius, difference first.
-
-    ``Phi = sum alpha_i K_ii - alpha' K alpha <= r*^2 <= max_i |z_i - c|^2``.
-    """
-    k = np.asarray(K).astype(LONG)
-    a = np.asarray(alpha).astype(LONG)
-    s = k @ a
-    distance = np.diag(k) - 2 * s + a @ s
-    phi = a @ np.diag(k) - a @ s
-    return float(distance.max() - phi), float(phi)
-
-
-def _simplex_qp(H, d, iterations=60):
-    """Mehrotra interior point for ``min 1/2 a'Ha - d'a`` on the simplex, H positive semidefinite."""
-    n = len(d)
-    a, z = np.full(n, 1.0 / n), np.full(n, 1.0)
-    mu = float(np.min(H @ a - d)) - 1.0
-    z = H @ a - d - mu  # positive, dual feasible
-    for _ in range(iterations):
-        rd = H @ a - d - mu - z
-        rp = a.sum() - 1.0
-        tau = a @ z / n
-        if tau < 1e-18 * (1 + abs(d).max()) and abs(rp) < 1e-15:
-            break
-        try:
-            factor = cho_factor(H + np.diag(z / a), lower=True)
-        except np.linalg.LinAlgError:
-            break
-        ones = cho_solve(factor, np.ones(n))
-
-        def direction(comp, rd=rd, rp=rp, factor=factor, ones=ones, a=a, z=z):
-            base = cho_solve(factor, -rd - comp / a)
-            dmu = (-rp - base.sum()) / ones.sum()
-            da = base + dmu * ones
-            return da, dmu, -(comp + z * da) / a
-
-        def longest(v, dv):
-            negative = dv < 0
-            return min(1.0, (-v[negative] / dv[negative]).min()) if negative.any() else 1.0
-
-        da, _, dz = direction(a * z)
-        affine = (a + longest(a, da) * da) @ (z + longest(z, dz) * dz) / n
-        da, dmu, dz = direction(a * z + da * dz - (affine / tau) ** 3 * tau)
-        step_a, step_z = 0.9995 * longest(a, da), 0.9995 * longest(z, dz)
-        step = min(step_a, step_z)
-        new = a + step * da, mu + step * dmu, z + step * dz
-        if not (np.isfinite(new[0]).all() and (new[0] > 0).all() and (new[2] > 0).all()):
-            break
-        a, mu, z = new
-    return a / a.sum(), z
-
-
-def solve_meb(K):
-    """Exact minimum enclosing ball of the feature points of a positive semidefinite (possibly singular) ``K``.
-
-    Returns ``(alpha, radius_squared)``; the centre is ``sum alpha_i z_i``.  ``alpha`` need not be unique, the centre
-    and the radius are.  The bounds of ``meb_gap`` are asserted to meet within 1e-10 of the data's squared spread.
-    """
-    K = np.asarray(K, np.float64)
-    n = len(K)
-    mean = K.astype(LONG).mean(1)
-    k = (K - mean[:, None] - mean[None, :] + mean.mean()).astype(np.float64)  # the ball is translation invariant
-    spread = float(np.diag(k).max())
-    if n == 1 or spread <= 1e-15 * np.abs(K).max():
-        return np.eye(n)[0], 0.0
-    k /= spread
-    d = np.diag(k).copy()
-    a, z = _simplex_qp(2 * k, d)
-    best, (best_gap, _) = a, meb_gap(k, a)
-    for working_set in (1e-4, 1e-2, 1.0):  # polish: the equality-constrained optimum on the identified face
-        idx = np.flatnonzero(a > working_set * z)
-        for _ in range(len(idx)):
-            m = len(idx)
-            system = np.zeros((m + 1, m + 1))
-            system[:m, :m], system[:m, m], system[m, :m] = 2 * k[np.ix_(idx, idx)], 1.0, 1.0
-            x = np.linalg.lstsq(system, np.append(d[idx], 1.0), rcond=1e-13)[0][:m]
-            if (x >= 0).all():
-                candidate = np.zeros(n)
-                candidate[idx] = x / x.sum()
-                gap, _ = meb_gap(k, candidate)
-                if gap < max(best_gap, 1e-14):  # prefer the sparse answer at equal quality
-                    best, best_gap = candidate, gap
-                break
-            idx = idx[x > 0]
-    gap, radius_squared = meb_gap(k, best)
-    assert gap < 1e-10, f"enclosing ball: gap {gap:.1e} of the squared spread"
-    return best, radius_squared * spread
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Certificates, from the definitions
 # ----------------------------------------------------------------------------------------------------------------------
@@ -438,18 +314,6 @@ def svm_primal(K, y, C, dual_coef, bias=0.0, weight=None):
     kv = k @ v
     hinge = np.maximum(0, 1 - y * (kv + LONG(bias)))
     return float((v @ kv + LONG(bias) ** 2) / 2 + (costs(y, C, weight).astype(LONG) / 2 * hinge**2).sum())
-
-
-def svm_dual(K, y, C, dual_coef, weight=None, bias=True):
-    """``sum beta - 1/2 beta' Kt beta`` with ``beta = y dual_coef``; -inf where ``beta`` is infeasible."""
-    y = np.asarray(y, np.float64)
-    beta = (y * np.asarray(dual_coef)).astype(LONG)
-    c = costs(y, C, weight)
-    if (beta < 0).any() or (beta[c == 0] != 0).any():
-        return -np.inf
-    on = c > 0
-    B = signed_kernel(K, y, bias).astype(LONG)
-    return float(beta.sum() - (beta @ B @ beta + (beta[on] ** 2 / c[on]).sum()) / 2)
 
 
 def simplex_objective(K, y, C, alpha, weight=None, bias=True):
@@ -510,236 +374,58 @@ def diam2(Kt):
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
-    """State after one step, and how it was made; the first seven fields are the promised tuple."""
+def reference_steps(Kt, start, variant, k) -> Iterator[tuple[np.ndarray, float]]:
+    """Points and objectives of canonical FW, MFW, pairwise and second-order pair steps ("fw", "mfw", "pfw", "smo").
 
-    alpha: np.ndarray
-    s: np.ndarray
-    R: float
-    i: int  # toward vertex, -1 if unused by the step
-    j: int  # away vertex, -1 if unused by the step
-    lam: float
-    kind: str  # "toward", "away", "drop" (an away step at its bound), "pair", "swap" (a pair step at its bound)
-    gap: float  # G_plus before the step
-    slope: float  # G of the direction taken: dR/dlam = -slope at 0
-    q: float  # squared length of the direction taken
-    clipped: bool  # lam at its upper bound
-
-
-def _seed(Kt, alpha0):
-    alpha = np.array(alpha0, np.float64)
-    s = Kt @ alpha
-    return alpha, s, float(alpha @ s)
-
-
-def two_point_start(D, a, column):
-    """The two-point start from vertex ``a`` with ``column = Kt[:, a]``."""
-    alpha = np.zeros(len(D))
-    b = int(np.argmax(D[a] + D - 2 * column))
-    alpha[a] += 0.5
-    alpha[b] += 0.5
-    return alpha
-
-
-def reference_steps(Kt, alpha0, variant, k, recompute=False) -> Iterator[Step]:
-    """Canonical FW, MFW, pairwise and second-order pair steps, full search, lowest index on ties.
-
-    Args:
-        Kt: (n, n) positive definite.  alpha0: feasible start.  variant: "fw", "mfw", "pfw" or "smo".
-        k: number of steps; ends earlier where no direction of descent is left.
-        recompute: take ``s`` and ``R`` from their definitions at every step instead of their updates.
+    Full search, lowest index on ties; ends where no direction of descent is left.
     """
-    if variant not in ("fw", "mfw", "pfw", "smo"):
-        raise ValueError(variant)
-    D = np.diag(Kt)
-    alpha, s, R = _seed(Kt, alpha0)
+    D, alpha, s, unit = np.diag(Kt), np.array(start, np.float64), Kt @ start, np.eye(len(Kt))
+    R = float(alpha @ s)
     for _ in range(k):
-        active = alpha > 0
-        i = int(np.argmin(s))
-        j = int(np.argmax(np.where(active, s, -np.inf)))
-        g_plus, g_minus = 2 * (R - s[i]), 2 * (s[j] - R)
-        q_i, q_j = D[i] - 2 * s[i] + R, D[j] - 2 * s[j] + R
-        gap = g_plus
+        i, j = int(np.argmin(s)), int(np.argmax(np.where(alpha > 0, s, -np.inf)))
+        if variant == "smo":
+            with np.errstate(divide="ignore", invalid="ignore"):
+                gain = (s - s[i]) ** 2 / (D[i] + D - 2 * Kt[:, i])
+            j = int(np.argmax(np.where((alpha > 0) & (s > s[i]), gain, -np.inf)))
         if variant in ("pfw", "smo"):
-            if variant == "smo":
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    gain = (s - s[i]) ** 2 / (D[i] + D - 2 * Kt[:, i])
-                gain = np.where(active & (s > s[i]), gain, -np.inf)
-                j = int(np.argmax(gain))
-            if not s[j] > s[i]:
-                return
-            slope, q = 2 * (s[j] - s[i]), D[i] + D[j] - 2 * Kt[i, j]
-            lam, bound = slope / (2 * q), alpha[j]
-            clipped = bool(lam >= bound)
-            lam = bound if clipped else lam
-            alpha = alpha.copy()
-            alpha[i] += lam
-            alpha[j] = 0.0 if clipped else alpha[j] - lam
-            s = s + lam * (Kt[:, i] - Kt[:, j])
-            kind = "swap" if clipped else "pair"
-        elif variant == "fw" or g_plus >= g_minus:
-            if not (g_plus > 0 and q_i > 0):
-                return
-            slope, q = g_plus, q_i
-            lam = g_plus / (2 * q_i)
-            clipped = bool(lam >= 1)
-            lam = min(lam, 1.0)
-            alpha = (1 - lam) * alpha
-            alpha[i] += lam
-            s = (1 - lam) * s + lam * Kt[:, i]
-            kind, j = "toward", -1
+            slope, q, bound = 2 * (s[j] - s[i]), D[i] + D[j] - 2 * Kt[i, j], alpha[j]
+            direction, along = unit[i] - unit[j], Kt[:, i] - Kt[:, j]
+        elif variant == "fw" or R - s[i] >= s[j] - R:
+            slope, q, bound = 2 * (R - s[i]), D[i] - 2 * s[i] + R, 1.0
+            direction, along = unit[i] - alpha, Kt[:, i] - s
         else:
-            slope, q = g_minus, q_j
-            lam, bound = g_minus / (2 * q_j), alpha[j] / (1 - alpha[j])
-            clipped = bool(lam >= bound)
-            lam = bound if clipped else lam
-            alpha_j = alpha[j]
-            alpha = (1 + lam) * alpha
-            alpha[j] = 0.0 if clipped else (1 + lam) * alpha_j - lam
-            s = (1 + lam) * s - lam * Kt[:, j]
-            kind, i = ("drop" if clipped else "away"), -1
-        R = R - lam * slope + lam**2 * q
-        if recompute:
-            s = Kt @ alpha
-            R = float(alpha @ s)
-        yield Step(alpha, s, float(R), i, j, float(lam), kind, float(gap), float(slope), float(q), clipped)
+            slope, q, bound = 2 * (s[j] - R), D[j] - 2 * s[j] + R, alpha[j] / (1 - alpha[j])
+            direction, along = alpha - unit[j], s - Kt[:, j]
+        if not (slope > 0 and q > 0):
+            return
+        lam = min(slope / (2 * q), bound)
+        alpha, s, R = alpha + lam * direction, s + lam * along, R - lam * slope + lam**2 * q
+        if lam == bound:
+            alpha[j] = 0.0
+        yield alpha, float(R)
 
 
-def published_steps(Kt, alpha0, variant, k, printed_sign=False) -> Iterator[Step]:
-    """FW and MFW by the published constant-diagonal formulas, the squared radius by its update formula.
+def published_steps(Kt, start, variant, k, printed_sign=False) -> Iterator[float]:
+    """Objectives of FW and MFW ("fw", "mfw") by the published formulas for a constant diagonal, radii by theirs.
 
     ``printed_sign=True`` uses the misprinted radius update after an away step.
-    ``Step.R`` is ``Delta^2 - r^2`` with the radius of the formula.
     """
-    D = np.diag(Kt)
-    if np.ptp(D) > 1e-12 * D.max():
-        raise ValueError("the published formulas need a constant diagonal")
-    if variant not in ("fw", "mfw"):
-        raise ValueError(variant)
-    delta2 = D[0]
-    alpha, s, R = _seed(Kt, alpha0)
-    r2 = delta2 - R
+    delta2, alpha, s = Kt[0, 0], np.array(start, np.float64), Kt @ start
+    r2 = delta2 - alpha @ s
     for _ in range(k):
         gamma2 = delta2 + (delta2 - r2) - 2 * s
-        i = int(np.argmin(s))
-        j = int(np.argmax(np.where(alpha > 0, s, -np.inf)))
+        i, j = int(np.argmin(s)), int(np.argmax(np.where(alpha > 0, s, -np.inf)))
         delta_plus, delta_minus = gamma2[i] / r2 - 1, 1 - gamma2[j] / r2
-        gap = delta_plus * r2
+        dropped = False
         if variant == "fw" or delta_plus >= delta_minus:
-            lam = (1 - r2 / gamma2[i]) / 2
-            if not lam > 0:
-                return
-            slope, q, clipped = gap, gamma2[i], False
-            alpha = (1 - lam) * alpha
-            alpha[i] += lam
-            s = (1 - lam) * s + lam * Kt[:, i]
+            at, lam = i, (1 - r2 / gamma2[i]) / 2
             r2 = r2 * (1 + delta_plus**2 / (4 * (1 + delta_plus)))
-            kind, j = "toward", -1
         else:
-            lam, bound = delta_minus / (2 * (1 - delta_minus)), alpha[j] / (1 - alpha[j])
-            slope, q, clipped = delta_minus * r2, gamma2[j], bool(lam >= bound)
-            lam = min(lam, bound)
-            alpha_j = alpha[j]
-            alpha = (1 + lam) * alpha
-            alpha[j] = 0.0 if clipped else (1 + lam) * alpha_j - lam
-            s = (1 + lam) * s - lam * Kt[:, j]
+            at, bound, lam = j, alpha[j] / (1 - alpha[j]), delta_minus / (2 * (1 - delta_minus))
+            dropped, lam = lam >= bound, min(lam, bound)
             sign = delta_minus - 1 if printed_sign else 1 - delta_minus
             r2 = (1 + lam) * r2 - lam * (1 + lam) * sign * r2
-            kind, i = ("drop" if clipped else "away"), -1
-        yield Step(alpha, s, float(delta2 - r2), i, j, float(lam), kind, float(gap), float(slope), float(q), clipped)
-
-
-class OuterStep(NamedTuple):
-    """One accepted vertex of the core vector machine, and the exact optimum on the enlarged core set."""
-
-    alpha: np.ndarray
-    s: np.ndarray
-    R: float
-    i: int  # the vertex added
-    core: tuple[int, ...]  # core set after the step
-    gap: float  # G before the step
-
-
-def cvm_steps(Kt, start, eps, max_steps=10_000) -> Iterator[OuterStep]:
-    """Core vector machine (Tsang et al. 2005, Badoiu-Clarkson) with an exact inner solve, from the core set ``start``.
-
-    The first item is the optimum on ``start`` (with ``i = -1``); it ends under the paper's rule
-    ``G <= (2 eps + eps^2) (Delta^2 - R)`` with ``Delta^2 = max D``, or after ``max_steps`` vertices.
-    """
-    n, delta2 = len(Kt), float(np.diag(Kt).max())
-    core = list(dict.fromkeys(int(p) for p in start))
-    alpha, i, gap = np.zeros(n), -1, np.inf
-    alpha[core] = 1 / len(core)
-    for _ in range(max_steps + 1):
-        idx = np.array(core)
-        inner, R = simplex_minimum(Kt[np.ix_(idx, idx)], alpha[idx])
-        alpha = np.zeros(n)
-        alpha[idx] = inner
-        s = Kt @ alpha
-        yield OuterStep(alpha, s, R, i, tuple(core), gap)
-        i = int(np.argmin(s))
-        gap = 2 * (R - s[i])
-        if gap <= (2 * eps + eps**2) * (delta2 - R):
-            return
-        if i in core:
-            raise AssertionError("the inner solve was not exact")
-        core.append(i)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Statistics of Frandi et al.
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-class Wilcoxon(NamedTuple):
-    """Signed rank sums and the exact p-value."""
-
-    statistic: float  # min(plus, minus)
-    plus: float  # rank sum of the positive differences a - b
-    minus: float
-    p: float
-    zeros: int
-
-
-def wilcoxon(a, b, alternative="two-sided", decimals=10) -> Wilcoxon:
-    """Exact Wilcoxon signed-rank test, Pratt's treatment of zeros, mid-ranks on ties.
-
-    The p-value is exact and conditional on the ranks: the distribution over all sign patterns, by convolution.
-    ``alternative="less"`` means that ``a`` tends to be smaller than ``b``.  Differences are rounded to ``decimals``
-    so that ties of the printed table are ties.
-    """
-    difference = np.round(np.asarray(a, np.float64) - np.asarray(b, np.float64), decimals)
-    ranks = np.round(2 * rankdata(np.abs(difference))).astype(int)  # twice the mid-rank: integers
-    plus, minus = int(ranks[difference > 0].sum()), int(ranks[difference < 0].sum())
-    distribution = np.ones(1)
-    for rank in ranks[difference != 0]:
-        shifted = np.zeros(len(distribution) + rank)
-        shifted[: len(distribution)] += distribution / 2
-        shifted[rank:] += distribution / 2
-        distribution = shifted
-    lower, upper = float(distribution[: plus + 1].sum()), float(distribution[plus:].sum())
-    p = {"less": lower, "greater": upper, "two-sided": min(1.0, 2 * min(lower, upper))}[alternative]
-    return Wilcoxon(min(plus, minus) / 2, plus / 2, minus / 2, p, int((difference == 0).sum()))
-
-
-class Friedman(NamedTuple):
-    """Average ranks (1 = smallest value), chi-square, Iman-Davenport F and its upper tail."""
-
-    ranks: np.ndarray
-    chi2: float
-    F: float
-    p: float
-
-
-def friedman(table, tie_correction=False) -> Friedman:
-    """Friedman test with the Iman-Davenport statistic on ``table (N data sets, k methods)``."""
-    table = np.asarray(table, np.float64)
-    N, k = table.shape
-    ranks = np.apply_along_axis(rankdata, 1, table)
-    mean = ranks.mean(0)
-    chi2 = 12 * N / (k * (k + 1)) * ((mean - (k + 1) / 2) ** 2).sum()
-    if tie_correction:
-        counts = [np.unique(row, return_counts=True)[1] for row in table]
-        chi2 /= 1 - sum((c**3 - c).sum() for c in counts) / (N * (k**3 - k))
-    F = (N - 1) * chi2 / (N * (k - 1) - chi2)
-    return Friedman(mean, float(chi2), float(F), float(f_distribution.sf(F, k - 1, (k - 1) * (N - 1))))
+            lam = -lam
+        alpha, s = (1 - lam) * alpha, (1 - lam) * s + lam * Kt[:, at]
+        alpha[at] = 0.0 if dropped else alpha[at] + lam
+        yield float(delta2 - r2)

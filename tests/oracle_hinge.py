@@ -48,56 +48,10 @@ def level_by_lp(c, volume, y=None, weight=None) -> tuple[float, float]:
     return float(-solved.fun + shift), float(solved.x[1]) if free == 2 else 0.0
 
 
-def level_by_sorting(c, volume) -> tuple[float, int]:
-    """(i): ``min_k (S_k + V) / k`` and the smallest k that attains it."""
+def level_by_sorting(c, volume) -> float:
+    """``min_k (S_k + V) / k``."""
     c = np.sort(np.asarray(c, np.float64))
-    levels = c[0] + (np.cumsum(c - c[0]) + volume) / np.arange(1, len(c) + 1)
-    k = int(np.argmin(levels))
-    return float(levels[k]), k + 1
-
-
-def level_by_newton(c, volume) -> float:
-    """(ii): Newton's method from the right."""
-    c = np.asarray(c, np.float64)
-    s = c - c.min()
-    g = (volume + s.sum()) / len(s)
-    while True:
-        active = s < g
-        new = (volume + s[active].sum()) / max(1, active.sum())
-        if new >= g:
-            return float(c.min() + g)
-        g = new
-
-
-def level_by_bisection(c, volume) -> float:
-    """(iii): 60 halvings of ``[0, V]`` relative to the minimum, then one step of Newton's method."""
-    c = np.asarray(c, np.float64)
-    s = c - c.min()
-    low, high = 0.0, float(volume)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if np.maximum(0, middle - s).sum() >= volume else (middle, high)
-    active = s < high
-    return float(c.min() + ((volume + s[active].sum()) / active.sum() if active.any() else 0.0))
-
-
-def level_by_dividing(c, volume) -> float:
-    """(iv): divide and conquer, Algorithm 2, corrected (docs/mathematics.md, Sources); 1-based, inclusive."""
-    c = np.asarray(c, np.float64)
-    if volume <= 0:
-        return float(c.min())
-    heights = np.append(c, np.inf)  # the sentinel makes "all points covered" reachable
-    lower, upper, lower_max, lower_sum = 1, len(heights), -np.inf, 0.0
-    while lower < upper:
-        middle = (lower + upper + 1) // 2  # a median pivot: always above lower, so that the loop ends
-        heights[lower - 1 : upper] = np.partition(heights[lower - 1 : upper], middle - lower)
-        left = heights[lower - 1 : middle - 1]
-        middle_max, middle_sum = max(lower_max, left.max()), lower_sum + left.sum()
-        if middle_max * (middle - 1) - middle_sum >= volume:
-            upper = middle - 1
-        else:
-            lower, lower_max, lower_sum = middle, middle_max, middle_sum
-    return float((volume + lower_sum) / (lower - 1))
+    return float((c[0] + (np.cumsum(c - c[0]) + volume) / np.arange(1, len(c) + 1)).min())
 
 
 def level_with_bias_closed(c, y, volume) -> tuple[float, float, int]:
@@ -107,40 +61,6 @@ def level_with_bias_closed(c, y, volume) -> tuple[float, float, int]:
     doubled = (volume + np.cumsum(P)[:most] + np.cumsum(N)[:most]) / np.arange(1, most + 1)
     k = int(np.argmin(doubled)) + 1
     return *_capped(P, N, k, max(doubled[k - 1] - P[k - 1] - N[k - 1], 0.0)), k
-
-
-def level_with_bias_by_dividing(c, y, volume) -> tuple[float, float]:
-    """Divide and conquer in two basins: the paper's Algorithm 3, corrected (docs/mathematics.md, Sources).
-
-    The pivots of both classes have the same rank here (the paper lets them differ and brings them together), which
-    halves the window of both in every turn.  (a) "more points fit" moves the lower end up; (c) both windows start at
-    ``min(n+, n-) + 1`` with infinite sentinels; (d) the last capping looks at ``lower <= n``; (e) nothing is covered at
-    first: volume 0.
-    """
-    c, y = np.asarray(c, np.float64), np.asarray(y)
-    basins = [np.append(c[y == sign], np.inf) for sign in (1, -1)]
-    counts = [len(basin) - 1 for basin in basins]
-    lower, upper = 1, min(counts) + 1
-    windows = [np.sort(basin)[:upper] if len(basin) > upper else basin for basin in basins]
-    windows[0][upper - 1] = windows[1][upper - 1] = np.inf
-    sums = [0.0, 0.0]
-    while lower < upper:
-        middle = (lower + upper + 1) // 2
-        tops, new_sums = [], []
-        for i, window in enumerate(windows):
-            window[lower - 1 : upper] = np.partition(window[lower - 1 : upper], middle - lower)
-            left = window[lower - 1 : middle - 1]
-            tops.append(left.max())
-            new_sums.append(sums[i] + left.sum())
-        covering_all = sum(tops) * (middle - 1) - sum(new_sums)  # what covers middle - 1 samples of each class costs
-        if covering_all < volume:
-            lower, sums = middle, new_sums
-        else:
-            upper = middle - 1
-    k = max(lower - 1, 1)
-    ordered = [np.sort(basin[:-1]) for basin in basins]
-    doubled = (volume + sum(part[:k].sum() for part in ordered)) / k
-    return _capped(*ordered, k, max(doubled - sum(part[k - 1] for part in ordered), 0.0))
 
 
 def _capped(P, N, k, room) -> tuple[float, float]:
@@ -298,6 +218,26 @@ def _on_free(Q, q, upper, c, e, free, high, b):
     found = found + np.linalg.lstsq(matrix, right - matrix @ found, rcond=1e-15)[0]
     a[free] = found[:m]
     return a, (b if c is None else float(found[m]))
+
+
+def solve_meb(K) -> tuple[np.ndarray, float]:
+    """Weights and squared radius of the minimum enclosing ball of the feature points of a positive semidefinite ``K``.
+
+    It is ``max a'diag(K) - a'Ka`` over the simplex. ``a`` need not be unique; centre ``sum a_i z_i`` and radius are.
+    """
+    K = np.asarray(K, np.float64)
+    n, mean = len(K), K.astype(LONG).mean(1)
+    k = (K - mean[:, None] - mean + mean.mean()).astype(np.float64)  # the ball is translation invariant
+    spread = float(np.diag(k).max())
+    if spread <= 1e-15 * np.abs(K).max():
+        return np.eye(n)[0], 0.0
+    k /= spread
+    found = box_solution(2 * k, np.diag(k), np.ones(n), np.ones(n), 1.0, accuracy=np.inf)
+    a = found.a.astype(LONG) / found.a.sum()
+    s = k.astype(LONG) @ a
+    phi, reach = a @ np.diag(k) - a @ s, (np.diag(k) - 2 * s + a @ s).max()
+    assert reach - phi < 1e-9, f"enclosing ball: gap {reach - phi:.1e} of the squared spread"
+    return a.astype(float), float(phi) * spread
 
 
 # ----------------------------------------------------------------------------------------------------------------------

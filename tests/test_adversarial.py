@@ -5,7 +5,6 @@ The defects that were found stand here row by row, and a sample of the ten thous
 """
 
 import dataclasses
-import functools
 import os
 import subprocess
 import sys
@@ -207,23 +206,11 @@ def test_random_paths_from_tiny_to_huge_C():
     honest(adversarial.run_many(2 * adversarial.PATH_FORMS, SEED, True, JOBS, draws="paths"))
 
 
-@functools.cache
-def everything():
+@pytest.mark.slow
+def test_not_one_of_ten_thousand_lies_or_says_less_than_is_true():
     outcomes = adversarial.run_many(COUNT, SEED, True, JOBS)
     print(adversarial.table(outcomes))
-    return outcomes
-
-
-@pytest.mark.slow
-def test_not_one_of_ten_thousand_lies():
-    lies = adversarial.lies_of(everything())
-    assert not lies, "\n" + "\n".join(lies)
-
-
-@pytest.mark.slow
-def test_not_one_gap_of_ten_thousand_is_said_too_small():
-    understated = adversarial.understated_of(everything())
-    assert not understated, "\n" + "\n".join(understated)
+    honest(outcomes)
 
 
 @pytest.mark.slow
@@ -252,22 +239,6 @@ def test_a_problem_depends_on_its_number_alone():
         np.testing.assert_array_equal(adversarial.trial_of(number).x, again.x)
     assert adversarial.trial_of(3).values != adversarial.trial_of(3 + adversarial.FORMS).values
     assert adversarial.trial_of(3).form == adversarial.trial_of(3 + adversarial.FORMS).form
-
-
-def test_forms_meet_everything():
-    forms = [adversarial.form_of(index) for index in range(adversarial.FORMS)]
-    for name, values in {
-        "solver": adversarial.SOLVERS,
-        "kind": ("squared", "hinge", "box", "slack", "ball"),
-        "n": adversarial.SIZES,
-        "kernel": adversarial.KERNELS,
-        "held": ("dense", "tiled", "rank"),
-        "sparse": (True, False),
-        "dtype": ("float32", "float64"),
-        "bias": ("regularized", "none", "free"),
-        "weighted": (True, False),
-    }.items():
-        assert {getattr(form, name) for form in forms} == set(values)
 
 
 @pytest.mark.parametrize(
@@ -371,11 +342,6 @@ def test_the_judge_knows_balls():
 
 
 def test_the_judge_knows_indefinite_kernels():
-    facts = hinge_facts(FOUR, [1.0, 1.0, -1.0, -1.0], 1.0, "none")
-    lie = judge.indefinite(facts, statement(np.zeros(4), np.zeros(4), tol=1e-4, dual=1.0625))
-    assert "indefinite" in lie
-    assert "has the dual 2.5" in lie
-    assert (
-        judge.indefinite(hinge_facts(FOUR @ FOUR, [1.0, 1.0, -1.0, -1.0], 1.0, "none"), statement([0] * 4, [0] * 4))
-        == ""
-    )
+    y = [1.0, 1.0, -1.0, -1.0]
+    assert "indefinite" in judge.indefinite(hinge_facts(FOUR, y, 1.0, "none"))
+    assert judge.indefinite(hinge_facts(FOUR @ FOUR, y, 1.0, "none")) == ""

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import oracle_hinge
 import pytest
 import scipy.sparse
 from samples import data, exact, gram, svm
@@ -25,7 +26,7 @@ def radius_squared(x):
     """Of the points as their dtype holds them."""
     x = x.astype(np.longdouble)
     x = (x - x.mean(axis=0)).astype(np.float64)
-    return oracle.solve_meb(x @ x.T)[1]
+    return oracle_hinge.solve_meb(x @ x.T)[1]
 
 
 def solved(problem, tol=1e-3):
@@ -157,7 +158,7 @@ def test_ball_of_points(name):
     for kernel, K in ((Linear(), x @ x.T), (RBF(gamma=0.5), oracle.kernel_matrix("rbf", x, gamma=0.5))):
         here = jaxsvm.meb_problem(jaxsvm.gram(kernel, x))
         fit = jaxsvm.fit(here, SIMPLEX[name])
-        radius_squared = oracle.solve_meb(K)[1]
+        radius_squared = oracle_hinge.solve_meb(K)[1]
         assert float(fit.certificate.dual) <= radius_squared * (1 + 1e-9)
         assert float(fit.certificate.primal) >= radius_squared * (1 - 1e-9)
         ball = jaxsvm.ball(fit, here)
@@ -185,7 +186,7 @@ def test_an_svm_with_constant_diagonal_is_a_ball():
     radius_squared = 2 + 1 / 2.0 - exact().R
     assert float(found.lower_radius) == pytest.approx(np.sqrt(radius_squared), rel=1e-9)
     assert float(found.radius) == pytest.approx(np.sqrt(radius_squared), rel=1e-6)
-    truth = oracle.solve_meb(oracle.kt_matrix(np.asarray(gram().K), data()[1], 2.0))[1]
+    truth = oracle_hinge.solve_meb(oracle.kt_matrix(np.asarray(gram().K), data()[1], 2.0))[1]
     assert truth == pytest.approx(radius_squared, rel=1e-9)
     assert jaxsvm.is_coreset(here, found.coreset, 1e-3)
     assert not jaxsvm.is_coreset(here, found.coreset[:3], 1e-3)
@@ -214,7 +215,7 @@ def test_a_ball_of_an_svm_needs_no_second_class():
     """Indices of a single class, judged by the exact ball of their columns of Kt."""
     y = data()[1]
     Kt, inside = oracle.kt_matrix(np.asarray(gram().K), y, 2.0), np.flatnonzero(y > 0)
-    weights, radius_squared = oracle.solve_meb(Kt[np.ix_(inside, inside)])
+    weights, radius_squared = oracle_hinge.solve_meb(Kt[np.ix_(inside, inside)])
     centre = np.zeros(len(y))
     centre[inside] = weights
     reach = np.sqrt((np.diag(Kt) - 2 * Kt @ centre + centre @ Kt @ centre).max() / radius_squared) - 1

@@ -1,7 +1,6 @@
 """Warm chains, in lanes too, and with reductions; several problems on one Gram operator."""
 
 import dataclasses
-import functools
 import signal
 
 import jax
@@ -27,16 +26,6 @@ def test_lanes_answer_for_every_value(lanes):
     Cs = np.concatenate([GRID[::-1], GRID[:2]])
     path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, solver=SOLVER, lanes=lanes)
     judge(path, Cs, kernel_of(gram()), data()[1], 1e-5)
-
-
-@pytest.mark.slow
-def test_a_lane_that_stalls_leaves_the_others_alone():
-    Cs, y = [1e8, 1.0, 1e3, 10.0, 0.01], data()[1]
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="STALLED"):
-        path = jaxsvm.solve_path(jaxsvm.svm_problem(gram("float32"), y), Cs, tol=1e-4, lanes=3)
-    assert list(path.status.name) == ["STALLED"] + ["CONVERGED"] * 4
-    rest = jax.tree.map(lambda leaf: leaf[1:], path)
-    judge(rest, Cs[1:], kernel_of(gram("float32")), y, 1e-4)
 
 
 def test_other_values_compile_nothing():
@@ -158,40 +147,6 @@ def test_a_path_of_problems_has_an_end():
 
 
 # --- whatever the problem
-
-
-@pytest.mark.parametrize("lanes", [None, pytest.param(2, marks=pytest.mark.slow)])
-def test_path_in_any_order_with_repeats(lanes):
-    Cs = np.array([8.0, 0.1, 2.0, 8.0, 0.5])
-    path = jaxsvm.solve_path(samples.svm(), Cs, tol=1e-6, lanes=lanes)
-    jaxsvm.check(path)
-    assert path.alphas.shape == (5, 60)
-    np.testing.assert_allclose(path.Cs, Cs)
-    for C, fit in zip(Cs, path, strict=True):
-        assert float(fit.certificate.dual) <= samples.exact(C).optimum * (1 + 1e-12)
-        assert float(fit.certificate.primal) >= samples.exact(C).optimum * (1 - 1e-12)
-        assert float(fit.certificate.relative_gap) <= 1e-6
-
-
-def test_traced_path_agrees_with_the_host():
-    Cs = jnp.array([4.0, 0.5, 1.0])
-    chain = jaxsvm.solve_path(samples.svm(), Cs, solver=jaxsvm.FrankWolfe(tol=1e-4))
-    refined = jaxsvm.solve_path(samples.svm(), Cs, tol=1e-4)
-    traced = jax.jit(lambda Cs: jaxsvm.solve_path(samples.svm(), Cs, tol=1e-4))(Cs)
-    np.testing.assert_allclose(chain.alphas, traced.alphas, atol=2e-6)  # rounding alone, which some steps amplify
-    assert (np.asarray(chain.steps) == np.asarray(traced.steps)).all()
-    assert list(traced.status.name) == list(refined.status.name) == ["CONVERGED"] * 3
-    np.testing.assert_allclose(refined.certificate.dual, traced.certificate.dual, rtol=1e-4)
-
-
-def test_paths_of_hinge_problems():
-    Cs = [10.0, 0.1, 1.0]
-    for bias in ("free", "none"):
-        make = functools.partial(samples.hinge, bias=bias)
-        path = jaxsvm.check(jaxsvm.solve_path(make(), Cs, tol=1e-6))
-        for C, fit in zip(Cs, path, strict=True):
-            alone = jaxsvm.fit(make(C), jaxsvm.SMO(tol=1e-8))
-            assert float(fit.certificate.primal) == pytest.approx(float(alone.certificate.primal), rel=2e-6)
 
 
 @pytest.mark.parametrize("small", [16, 1024])

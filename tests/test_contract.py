@@ -43,28 +43,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 
 
 class Kind(NamedTuple):
-    """A problem, and what is known of it.
+    """A problem, and what is known of it."""
 
-    Attributes:
-        make: `(gram, y, value, sample_weight=)` to a problem, values around 1 being ordinary.
-        optimum: `(K, y, value, weight)` to the optimal value, by NumPy alone; in the scale of the certificate.
-        solver: What solves it, to `gap`.
-        gap: The relative gap.
-        unit: Its parameter at the value 1.
-        rows: Rows of its points: 2 where w is not made of the dual variables.
-        signed: Whether dual variables may be negative.
-        slow: Whether it is a rarer combination.
-        values: Values from which `at` has to make it; fewer where its parameter has a range.
-    """
-
-    make: Callable[..., Any]
+    make: Callable[..., Any]  # `(gram, y, value, sample_weight=)` to a problem, values around 1 being ordinary
+    # `(K, y, value, weight)` to the optimal value, by NumPy alone; in the scale of the certificate
     optimum: Callable[..., float]
-    solver: Any
-    gap: float = 1e-9
-    unit: float = 1.0
-    rows: int = 1
-    signed: bool = False
-    slow: bool = False
+    solver: Any  # what solves it, to `gap`
+    gap: float = 1e-9  # the relative gap
+    unit: float = 1.0  # its parameter at the value 1
+    rows: int = 1  # rows of its points: 2 where w is not made of the dual variables
+    signed: bool = False  # whether dual variables may be negative
+    slow: bool = False  # whether it is a rarer combination
+    # values from which `at` has to make it; fewer where its parameter has a range
     values: tuple[float, ...] = (1e-6, 1e-4, 1e-2, 1.0, 1e2, 1e4, 1e6)
 
 
@@ -127,35 +117,26 @@ PROBLEMS = {
     ),
     "ball": Kind(
         _ball,
-        lambda K, y, value, weight: oracle.solve_meb(K[np.ix_(weight > 0, weight > 0)])[1],
+        lambda K, y, value, weight: oracle_hinge.solve_meb(K[np.ix_(weight > 0, weight > 0)])[1],
         FrankWolfe(tol=1e-9),
     ),
 }
 
 
 class Case(NamedTuple):
-    """A solver, and what the suite has to know of it.
+    """A solver, and what the suite has to know of it."""
 
-    Attributes:
-        solver: A configuration that takes a moment.
-        problem: Which of `PROBLEMS` it is tried on.
-        exact: A relative gap that it certainly reaches; None: it takes its steps and ends wherever it is then.
-        apart: How many steps drivers may differ by, since some steps amplify rounding; None: as many as they like, so
-            long as both are within the gap.
-        random: Whether it draws.
-        slow: Whether it is a rarer one, or made of others that are in the list: each compiles all anew.
-        weights: Whether the default suite tries it with weights, which compile all anew.
-        lanes: Whether the default suite compiles it into a user's `jit` and `vmap`, which take seconds each.
-    """
-
-    solver: Any
-    problem: str
+    solver: Any  # A configuration that takes a moment
+    problem: str  # which of `PROBLEMS` it is tried on
+    # A relative gap that it certainly reaches; None: it takes its steps and ends wherever it is then
     exact: float | None = None
+    # how many steps drivers may differ by, since some steps amplify rounding; None: as many as they like, so long as
+    # both are within the gap
     apart: int | None = 0
-    random: bool = False
-    slow: bool = False
-    weights: bool = False
-    lanes: bool = True
+    random: bool = False  # whether it draws
+    slow: bool = False  # whether it is a rarer one, or made of others that are in the list: each compiles all anew
+    weights: bool = False  # whether the default suite tries it with weights, which compile all anew
+    lanes: bool = True  # whether the default suite compiles it into a user's `jit` and `vmap`, which take seconds each
 
 
 SOLVERS = {

@@ -190,7 +190,7 @@ OPERATIONS = {
     ),
     "ball": Operation(
         lambda d: primal(jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(0.5), d.x)))),
-        lambda: oracle.solve_meb(kernel_matrix())[1],
+        lambda: oracle_hinge.solve_meb(kernel_matrix())[1],
     ),
     "predict": Operation(
         lambda d: (jaxsvm.predict(jaxsvm.compact(jaxsvm.fit(hinge(d)), hinge(d)), d.x) == d.y).mean(),

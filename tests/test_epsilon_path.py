@@ -136,13 +136,3 @@ def test_a_report_promises_what_exact_solutions_have_off_their_margin(loss):
         shares.append((off > 1e-6).mean())
     np.testing.assert_allclose(report.possible, shares, atol=2.5 / len(y))
     assert ((report.inactive + report.at_bound)[:, 1:] <= report.possible[1:]).all()
-
-
-def test_the_report():
-    report = screening.screening_report(hinge(), [1.0, 1.1, 1.2], tol=1e-7)
-    assert report.inactive.shape == (3, 3)
-    assert np.isnan(report.inactive[:, 0]).all()
-    both = (report.inactive + report.at_bound)[:, 1:]
-    assert (both <= report.possible[1:] + 1e-12).all()
-    assert (both[2] >= both[0]).all()  # the Intersection Test is never weaker
-    assert "intersection test" in str(report)

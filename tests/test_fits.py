@@ -1,7 +1,6 @@
 """A fit whatever its solver: faults that become a status, limits and interruptions, what is refused."""
 
 import dataclasses
-import threading
 import time
 import warnings
 
@@ -25,18 +24,6 @@ def test_no_bias():
     truth = oracle.solve_svm(oracle.kernel_matrix("rbf", x, gamma=0.5), y, 2.0, bias=False)
     assert float(fit.bias) == 0
     assert float(fit.certificate.primal) == pytest.approx(truth.optimum, rel=1e-7)
-
-
-def test_precomputed_is_the_same_problem():
-    x, y = data()
-    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
-    by_matrix = jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), y, 2.0)
-    fit = jaxsvm.fit(by_matrix, FrankWolfe(tol=1e-8))
-    assert float(fit.certificate.primal) == pytest.approx(exact().optimum, rel=1e-7)
-    model = jaxsvm.compact(fit, by_matrix)
-    np.testing.assert_allclose(
-        jaxsvm.decision_function(model, K[:5]), jaxsvm.decision_function(fit, by_matrix, K[:5]), atol=1e-12
-    )
 
 
 # --- failure is data
@@ -195,16 +182,6 @@ def test_time_limit_callback_and_resume():
     assert int(resumed.steps) <= int(fresh.steps) + 250
 
 
-def test_interrupt_returns_the_last_certified_fit():
-    import _thread
-
-    threading.Timer(1.0, _thread.interrupt_main).start()
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="INTERRUPTED"):
-        fit = jaxsvm.fit(svm(), FrankWolfe(variant="classic", tol=1e-12, max_steps=2**30))
-    assert fit.status.name == "INTERRUPTED"
-    assert float(fit.certificate.dual) <= exact().optimum <= float(fit.certificate.primal)
-
-
 def test_a_fit_and_a_path_are_shown_in_a_line():
     fit = jaxsvm.fit(svm(), FrankWolfe(tol=1e-4))
     support, steps = len(fit.support), int(fit.steps)
@@ -275,10 +252,11 @@ def test_the_rest_lowers_for_every_platform(what):
         ({"bias": "loose"}, "bias is 'loose'"),
     ],
 )
-def test_bad_problems_are_refused(change, message):
+@pytest.mark.parametrize("make", [jaxsvm.svm_problem, jaxsvm.hinge_problem])
+def test_bad_problems_are_refused(make, change, message):
     arguments = {"gram": gram(), "y": data()[1], "C": 1.0} | change
     with pytest.raises(jaxsvm.InputError, match=message):
-        jaxsvm.svm_problem(arguments.pop("gram"), arguments.pop("y"), arguments.pop("C"), **arguments)
+        make(arguments.pop("gram"), arguments.pop("y"), arguments.pop("C"), **arguments)
 
 
 @pytest.mark.parametrize(

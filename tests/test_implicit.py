@@ -4,7 +4,6 @@ import functools
 import re
 import warnings
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -211,13 +210,6 @@ def test_second_derivatives_in_mixed_modes(outer, inner):
 
 
 @pytest.mark.slow
-def test_hessian_through_fit():
-    expected = jax.jit(jax.hessian(rbf_loss))(WHERE)
-    found = jax.jit(jax.hessian(functools.partial(rbf_loss, solver=FrankWolfe(tol=1e-9))))(WHERE)
-    np.testing.assert_allclose(found, expected, rtol=1e-3)  # second derivatives at a point that is itself inexact
-
-
-@pytest.mark.slow
 def test_gradients_in_lanes_and_in_a_users_jit():
     """Lanes, jit and single calls agree; so do Python loops over C."""
 
@@ -248,14 +240,6 @@ def test_float32(name):
     value, found = jax.jvp(gradient, (theta32,), (u,))
     del value
     assert float(found) == pytest.approx(difference(build, theta), rel=2e-3)
-
-
-def test_fit_keeps_its_dtype_under_grad():
-    x = data()[0].astype(np.float32)
-    found = jax.grad(lambda C: fit(svm(RBF(0.5), C, x=x), FrankWolfe(tol=1e-5)).R)(np.float32(30.0))
-    chex.assert_type(found, jnp.float32)
-    exact = jax.jit(jax.grad(lambda C: implicit.solution(svm(RBF(0.5), C)).R))(30.0)
-    assert float(found) == pytest.approx(float(exact), rel=1e-3)
 
 
 # --- ways to the same system -----------------------------------------------------------------------------------------

@@ -122,14 +122,6 @@ def test_few_features(bias):
         assert max(values) - min(values) <= 1e-6 * max(values)
 
 
-def test_few_features_agree_with_scikit_learn():
-    x, y = many()
-    fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(Linear(), x), y, 0.05, bias="free"), InteriorPoint(tol=1e-9))
-    peer = SVC(kernel="linear", C=0.05, tol=1e-6).fit(x, y)
-    np.testing.assert_allclose(x.T @ np.asarray(fit.dual_coef), peer.coef_[0], atol=1e-4)
-    assert float(fit.bias) == pytest.approx(peer.intercept_[0], abs=1e-4)
-
-
 def test_a_box_with_any_equality():
     """`c` neither y nor 1, `e` not 0, `q` not 1: in feature space, against the matrix form on the same samples."""
     x, y = many()
@@ -158,23 +150,6 @@ def test_a_one_class_machine():
     np.testing.assert_allclose(fit.alpha, wanted.alpha, atol=1e-3)
 
 
-@pytest.mark.slow
-def test_derivatives():
-    """Through `fit`, in both modes, against central differences: bounds are met exactly, so that the sets are right."""
-    rng = np.random.default_rng(8)
-    x = rng.normal(size=(40, 2))
-    y = np.where(x[:, 0] + 0.5 * rng.normal(size=40) > 0, 1.0, -1.0)
-    gram = jaxsvm.gram(RBF(0.7), x)
-
-    def margins(C):
-        return jaxsvm.fit(hinge_problem(gram, y, C, bias="free"), InteriorPoint(tol=1e-10)).margins
-
-    step = 1e-5
-    difference = (margins(3.0 + step) - margins(3.0 - step)) / (2 * step)
-    np.testing.assert_allclose(jax.jacfwd(margins)(3.0), difference, atol=1e-4)
-    np.testing.assert_allclose(jax.jacrev(margins)(3.0), difference, atol=1e-4)
-
-
 @pytest.mark.parametrize("C", [1.0, 1e6])
 def test_float32_is_certified(C):
     x, y = many()
@@ -191,16 +166,6 @@ def test_what_it_cannot_do_is_said():
         jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(1.0), x, tile=64), y, 1.0), InteriorPoint())
     with pytest.raises(jaxsvm.InputError, match="hinge problems"):
         jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Linear(), x[:50]), y[:50], 1.0), InteriorPoint())
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_products_of_a_tiled_linear_gram_need_no_tiles(sparse):
-    x, _ = many()
-    x = x[:300] * (np.random.default_rng(1).random((300, x.shape[1])) < 0.4)
-    gram = jaxsvm.gram(Linear(), scipy.sparse.csr_matrix(x) if sparse else x, tile=32)
-    v = np.random.default_rng(2).normal(size=(300, 3))
-    np.testing.assert_allclose(gram.matvec(v), x @ (x.T @ v), atol=1e-10)
-    np.testing.assert_allclose(gram.support_matvec(v[:, 0]), x @ (x.T @ v[:, 0]), atol=1e-10)
 
 
 def few(n, d, classes="overlap"):

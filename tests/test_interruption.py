@@ -348,13 +348,6 @@ def test_other_threads_have_one_of_their_own():
     found[0].drivers -= 1
 
 
-def test_a_second_exception_goes_on_to_the_user():
-    stop = Interruption()
-    stop.note()
-    with pytest.raises(KeyboardInterrupt):
-        stop.note()
-
-
 CALLS = {
     "fit": lambda callback: jaxsvm.fit(
         jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0), interrupted.PAIRS, callback=callback

@@ -10,15 +10,14 @@ import pytest
 from cases import hard_cases, weighted_problems
 from scipy.optimize import minimize
 from sklearn.svm import SVC
-from tolerances import ACCEPTED_GAP, FLOAT32_GAP
 
 import jaxsvm
 from jaxsvm import FrankWolfe, Newton
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed
-from jaxsvm.loop.driver import fit_compiled
 from jaxsvm.numerics.line_search import best_bias, hinge_minimum
-from jaxsvm.solvers.start import Start
 
+ACCEPTED_GAP = 1e-8
+FLOAT32_GAP = 1e-3  # certified in float32 at a diagonal times C of up to 1e5 (worst of 200 problems 4e-4)
 SOLVER = Newton(tol=ACCEPTED_GAP)
 KERNELS = {"linear": Linear, "rbf": RBF, "poly": Polynomial}
 
@@ -70,12 +69,6 @@ def test_hard_cases(case):
     bounded(jaxsvm.fit(jaxsvm.svm_problem(gram, case.y, case.C), SOLVER), truth.optimum)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in hard_cases() if case.n >= 1000], ids=lambda case: case.name)
-def test_hard_cases_of_a_thousand(case):
-    test_hard_cases(case)
-
-
 def test_one_to_a_thousand():
     case = next(case for case in hard_cases() if case.name == "imbalance-1-to-1000-rbf")
     fit = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(**case.params), case.x), case.y, case.C), SOLVER)
@@ -120,31 +113,7 @@ def test_conjugate_gradients_agree_with_the_factor(bias, C):
         assert float(fit.certificate.dual) == pytest.approx(float(exact.certificate.dual), rel=1e-7)
 
 
-@pytest.mark.slow
-def test_takes_a_first_order_fit_to_the_floor():
-    x, y = data()
-    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 1e3)
-    rough = jaxsvm.fit(problem, FrankWolfe(tol=1e-2))
-    for init in (rough, rough.alpha, Start.of(rough, problem)):
-        fit = jaxsvm.fit(problem, Newton(tol=1e-12), init=init)
-        assert fit.status.name == "CONVERGED"
-        assert int(fit.steps) <= 12
-
-
 # --- compiled --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kernel", ["rbf", "linear"])
-@pytest.mark.parametrize("bias", ["regularized", "free"])
-def test_lowers_for_every_platform(kernel, bias):
-    def solve(x, y, C):
-        problem = jaxsvm.svm_problem(jaxsvm.gram({"rbf": RBF(0.5), "linear": Linear()}[kernel], x), y, C, bias=bias)
-        return fit_compiled(problem, Newton(tol=1e-4), jax.random.key(0)).certificate.relative_gap
-
-    with jax.enable_x64(False):
-        shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((40, 2), (40,), ())]
-        exported = jax.export.export(jax.jit(solve), platforms=["cpu", "cuda", "tpu"])(*shapes)
-    assert exported.platforms == ("cpu", "cuda", "tpu")
 
 
 def test_float32_says_where_its_floor_is():

@@ -15,8 +15,6 @@ from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.loop import bursts
 from jaxsvm.numerics.precision import in_double, like
 
-INDEFINITE = np.array([[1, 2, -1, 0.5], [2, 1, 2, -2], [-1, 2, 2, 2.5], [0.5, -2, 2.5, 2]])
-
 
 def judged(K, y, C, fit):
     """`(P - D) / D` of the hinge problem with a free bias, of the numbers that are returned."""
@@ -242,30 +240,6 @@ def test_a_squared_norm_that_rounded_kernel_values_make_negative_is_none():
         assert float(said.dual) <= 1.001 * dual
         assert float(said.relative_gap) >= 0.999 * (2e6 * 30 / 2 / dual - 1)
     assert negative
-
-
-def test_lanes_in_a_compiled_function_are_certified_alike():
-    x, y = clouds(40, 3)
-    with jax.enable_x64(False):
-        gram = jaxsvm.gram(RBF(0.3), x, store=True)
-
-        def solve(C):
-            return jaxsvm.fit(jaxsvm.hinge_problem(gram, y, C, bias="free"), jaxsvm.SMO(tol=1e-4))
-
-        lanes = jax.jit(jax.vmap(solve))(jnp.array([0.5, 5.0], jnp.float32))
-        assert lanes.alpha.dtype == jnp.float32
-        assert list(lanes.status.name) == ["CONVERGED"] * 2
-        for lane, C in enumerate((0.5, 5.0)):
-            one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], lanes)
-            assert judged(gram.K, y, C, one) <= 1.1e-4
-
-
-@pytest.mark.parametrize("solver", [jaxsvm.SMO(), jaxsvm.SMO(variables=1), jaxsvm.SDCA()], ids=lambda s: repr(s)[:20])
-def test_an_indefinite_matrix_is_never_converged(solver):
-    """Said CONVERGED with optimum 1.0625, where a feasible dual point has 2.5."""
-    problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), INDEFINITE), [1, 1, -1, -1], 1.0, bias="none")
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
-        assert jaxsvm.fit(problem, solver).status.name == "NOT_PSD"
 
 
 def test_an_indefinite_matrix_is_none_for_a_slack_budget_either():

@@ -13,7 +13,7 @@ import oracle
 import pytest
 import samples
 from oracle_hinge import box_solution
-from references import disturbed, fit_of, published_balls, published_intersection, relative_gap
+from references import disturbed, fit_of, published_balls, published_intersection
 from test_path import kernel_of
 
 import jaxsvm
@@ -21,10 +21,8 @@ from jaxsvm import Status
 from jaxsvm.gram.dense import among
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics import sizes
-from jaxsvm.numerics.precision import widened
 from jaxsvm.path.chains import first_point, products_of
 from jaxsvm.screening import ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
-from jaxsvm.screening import rules as rules_module
 
 N = samples.N
 RULES = {"ball 1": ball_test_1, "ball 2": ball_test_2, "intersection": intersection_test, "gap safe": gap_safe}
@@ -121,24 +119,6 @@ def test_rules_find_most_of_what_there_is_to_find(loss):
     assert 0.75 * there.sum() <= int(found.screened.sum()) <= there.sum()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("kernel", ["rbf", "linear"])
-@pytest.mark.parametrize("bias", ["none", "regularized"])
-def test_rules_are_safe_everywhere(loss, kernel, bias):
-    for seed, C_ref in enumerate((1e-4, 1e-2, 0.3, 2.0, 50.0, 1e4)):
-        for ratio in (1.01, 1.1, 3.0, 100.0, 0.9, 0.1):
-            for gap in (0.0, 1e-10, 1e-6, 1e-3, 1e-1):
-                C = C_ref * ratio
-                fit = reference_at(C_ref, loss, kernel, bias, gap, seed)
-                a, p = solution(C, loss, kernel, bias)
-                slack = 1e-9 + 1e-13 * np.sqrt(signed(kernel, bias).diagonal().max()) * a.sum()
-                for rule in RULES.values():
-                    for named in (C_ref, None):
-                        found = rule(make(loss, C, kernel, bias), fit, named)
-                        assert_safe(found, a, p, np.full(N, C), loss, slack)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_intersection_dominates_both_balls_exactly(loss):
     for C, C_ref, gap in ((2.2, 2.0, 0.0), (2.2, 2.0, 1e-3), (1.0, 2.0, 1e-2), (1e4, 1e3, 0.0), (0.01, 0.01, 0.0)):
@@ -166,82 +146,6 @@ def test_published_formulas_are_ours_for_an_exact_reference(name):
         np.testing.assert_allclose(found.upper, published[1], atol=1e-5)
 
 
-def test_dvi_is_ball_test_1():
-    C_ref, C = 2.0, 2.6
-    a = solution(C_ref)[0]
-    p, away = signed() @ a, (C - C_ref) / (2 * C_ref) * np.sqrt(a @ signed() @ a * signed().diagonal())
-    found = dvi(make("hinge", C), reference_at(C_ref), C_ref)
-    np.testing.assert_allclose(found.lower, (C / C_ref + 1) / 2 * p - away, atol=1e-9)
-    np.testing.assert_allclose(found.upper, (C / C_ref + 1) / 2 * p + away, atol=1e-9)
-
-
-def test_two_balls_against_a_general_solver():
-    """The pencil's best member is the exact bound over the intersection."""
-    from scipy.optimize import minimize
-
-    rng = np.random.default_rng(0)
-    for _ in range(25):
-        z, m1, m2 = rng.normal(size=(8, 3)), rng.normal(size=3), rng.normal(size=3)
-        w = m1 + 0.5 * (m2 - m1) + 0.3 * rng.normal(size=3)  # a point of both
-        r1, r2 = (np.linalg.norm(w - m) * rng.uniform(1, 1.5) for m in (m1, m2))
-        size, phi = np.linalg.norm(z, axis=1), m1 - m2
-        zero = np.zeros(8)
-        first, second = (reference.Ball(jnp.asarray(z @ m), zero, jnp.asarray(r**2)) for m, r in ((m1, r1), (m2, r2)))
-        apart = reference.Difference(zero, zero, jnp.asarray(z @ (2 * phi)), zero, jnp.asarray(4 * phi @ phi))
-        low, high = reference.intersection_bounds(first, second, apart, jnp.asarray(size), 1e-16)
-        within = [
-            {"type": "ineq", "fun": lambda v, m=m, r=r: r**2 - (v - m) @ (v - m), "jac": lambda v, m=m: -2 * (v - m)}
-            for m, r in ((m1, r1), (m2, r2))
-        ]
-        for i in range(8):
-            for sign, bound in ((1, low[i]), (-1, -high[i])):
-                found = minimize(
-                    lambda v, g=sign * z[i]: g @ v, w, jac=lambda _, g=sign * z[i]: g, constraints=within,
-                    method="SLSQP", options={"ftol": 1e-14, "maxiter": 300},
-                )  # fmt: skip
-                assert found.fun >= float(bound) - 1e-6
-                assert found.fun == pytest.approx(float(bound), abs=1e-4)
-
-
-# --- radii are as small as they may be: a test that can fail
-
-
-@jax.jit
-def shrunken(problem, fit, C_ref, first, second):
-    """The Intersection Test with squared radii times factors."""
-    wide = widened(problem)
-    known = reference.reference_of(wide, fit, C_ref, fit.margins.dtype)
-    one, apart = reference.first_ball(wide, known), reference.difference(wide, known)
-    two = reference.second_ball(wide, known, apart)
-    one, two = (b._replace(square=b.square * factor) for b, factor in ((one, first), (two, second)))
-    low, high = reference.intersection_bounds(one, two, apart, known.size, known.unit)
-    alone = [rules_module.decided(wide, *b.bounds(known.size), wide.C, problem.dtype) for b in (one, two)]
-    return *alone, rules_module.decided(wide, low, high, wide.C, problem.dtype)
-
-
-def on_a_line():
-    """Points of one dimension: samples on the margin are along w, where balls touch the solution; no loss."""
-    x = np.where(np.arange(N) < N // 3, 1.0, 3.0)[:, None]
-    y = np.where(np.arange(N) % 2 == 0, 1.0, -1.0)
-    return y[:, None] * x, y
-
-
-def test_a_radius_one_percent_smaller_is_wrong():
-    """Ball Test 1's and 2's balls touch the solution where nothing has a loss; so would any error of theirs."""
-    x, y = on_a_line()
-    Q = np.outer(y, y) * (x @ x.T)
-    a, C_ref, C = np.where(np.abs(x[:, 0]) == 1, 1.0, 0) / (N // 3), 1.0, 1.5
-    fit = fit_of(y, a, Q, offset=0.0, dtype="float64", hinge=True)
-    problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x, store=True), y, C, bias="none")
-    for found in shrunken(problem, fit, C_ref, 1.0, 1.0):
-        assert_safe(found, a, Q @ a, np.full(N, C))
-    one, two, both = shrunken(problem, fit, C_ref, 0.99**2, 0.99**2)
-    for found in (one, two, both):
-        assert (np.asarray(found.screened) & (a > 0)).any()
-        with pytest.raises(AssertionError):
-            assert_safe(found, a, Q @ a, np.full(N, C))
-
-
 def test_nothing_on_the_margin_is_screened_once_nothing_has_a_loss():
     """Two balls that touch in the solution: bounds shrink with the reference's gap, and rounding decides nothing."""
     C_ref = 50.0
@@ -257,22 +161,6 @@ def test_nothing_on_the_margin_is_screened_once_nothing_has_a_loss():
         )
     problem, fit = make("hinge", 55.0, "sharp"), reference_at(C_ref, name="sharp")
     assert int(intersection_test(problem, fit, C_ref).screened.sum()) == (p > 1 + 1e-3).sum()
-
-
-def test_without_the_references_gap_the_printed_test_is_wrong():
-    """The negative control: Ball Test 1 as printed, with a reference of gap 1e-1."""
-    wrong = 0
-    for seed in range(5):
-        for C_ref, C in ((2.0, 2.06), (20.0, 20.6)):
-            fit = reference_at(C_ref, gap=1e-1, seed=seed)
-            assert relative_gap(signed(), np.asarray(fit.alpha), np.full(N, C_ref), hinge=True) >= 0.09
-            (centre, square), _, _ = published_balls(signed(), np.asarray(fit.alpha), C_ref, C)
-            a, p = solution(C)
-            wrong += int(((centre - np.sqrt(square) > 1) & (a > 1e-6 * C)).sum())
-            wrong += int(((centre + np.sqrt(square) < 1) & (a < C * (1 - 1e-6))).sum())
-            for rule in RULES.values():
-                assert_safe(rule(make("hinge", C), fit, C_ref), a, p, np.full(N, C))
-    assert wrong > 0
 
 
 # --- intervals
@@ -309,18 +197,6 @@ def test_intervals_of_an_exact_reference_are_the_published_ones():
 
 
 # --- the beginning
-
-
-def test_below_c_min_all_are_at_their_bounds():
-    C_min = 1 / (signed() @ np.ones(N)).max()
-    for C, ratio in ((C_min / 3, 1.5), (C_min / 3, 3 * (1 - 1e-6))):
-        costs = np.full(N, C)
-        np.testing.assert_allclose(solution(C)[0], costs, rtol=1e-6)
-        fit = fit_of(samples.data()[1], costs, signed(), offset=0.0, dtype="float64", hinge=True)
-        found = intersection_test(make("hinge", C * ratio), fit, C)
-        assert_safe(found, *solution(C * ratio), np.full(N, C * ratio))
-        assert int(found.at_bound.sum()) > 0
-    assert (solution(1.01 * C_min)[0] < 1.01 * C_min * (1 - 1e-6)).any()
 
 
 def test_a_chain_begins_with_the_products_of_the_point_that_is_returned():
@@ -368,22 +244,6 @@ def test_broken_references_decide_nothing_wrong(name, loss):
         assert_safe(found, *solution(C, loss), np.full(N, C), loss)
         if name in ("nan", "inf"):
             assert not found.screened.any()
-
-
-@pytest.mark.slow
-def test_references_of_any_solver_of_the_hinge():
-    """Their w need not be made of their dual points: margins are taken anew where it is not."""
-    C, C_ref = 2.2, 2.0
-    for solver in (
-        jaxsvm.SMO(tol=1e-3),
-        jaxsvm.SDCA(tol=1e-3, max_steps=2000),
-        jaxsvm.Pegasos(steps=300, batch=4, tol=1e-3),
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-            fit = jaxsvm.fit(make("hinge", C_ref), solver, key=jax.random.key(0))
-        for rule in RULES.values():
-            assert_safe(rule(make("hinge", C), fit, C_ref), *solution(C), np.full(N, C))
 
 
 def w_of_its_own(C_ref, size):
@@ -657,36 +517,6 @@ def test_float32_with_x64_off(loss):
                 assert_safe(found, after, Q @ after, np.full(N, C), loss)
 
 
-GRAM_KINDS = {
-    "csr": lambda x: __import__("scipy.sparse", fromlist=["sparse"]).csr_matrix(x * (np.abs(x) > 0.3)),
-    "points": lambda x: x,
-    "precomputed": lambda x: x @ x.T,
-    "low rank": lambda x: x,
-}
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "low rank",
-        pytest.param("csr", marks=pytest.mark.slow),
-        pytest.param("points", marks=pytest.mark.slow),
-        pytest.param("precomputed", marks=pytest.mark.slow),
-    ],
-)
-def test_every_gram_operator(kind):
-    x, y = samples.data()
-    data = GRAM_KINDS[kind](x)
-    kernel = jaxsvm.kernels.Precomputed() if kind == "precomputed" else Linear() if kind != "low rank" else RBF(0.5)
-    options = {"rank": 16} if kind == "low rank" else {} if kind == "precomputed" else {"store": False}
-    gram = jaxsvm.gram(kernel, data, **options)
-    Q, C_ref, C = np.outer(y, y) * kernel_of(gram), 1.0, 1.05
-    before, after = (exact_at(Q, np.full(N, C), "hinge") for C in (C_ref, C))
-    fit = fit_of(y, before, Q, offset=0.0, dtype="float64", hinge=True)
-    problem = jaxsvm.hinge_problem(gram, y, C, bias="none")
-    assert_safe(intersection_test(problem, fit, C_ref), after, Q @ after, np.full(N, C))
-
-
 # --- paths
 
 
@@ -752,17 +582,6 @@ def test_paths_of_points_leave_samples_out(small_sizes, name, screen):
     judge(path, Cs, 1e-5, name=name)
     plain = jaxsvm.solve_path(make("hinge", 1.0, name), Cs, screen=None, tol=1e-5)
     np.testing.assert_allclose(path.certificate.primal, plain.certificate.primal, rtol=2e-5)
-
-
-@pytest.mark.slow
-def test_paths_with_weights_and_a_bias():
-    weight = np.exp(np.random.default_rng(3).normal(size=N)) * (np.arange(N) % 6 > 0)
-    problem = make("hinge", 1.0, bias="regularized", sample_weight=weight)
-    path = jaxsvm.solve_path(problem, [10.0, 0.1, 1.0], screen=intersection_test, tol=1e-7)
-    for C, fit in zip((10.0, 0.1, 1.0), path, strict=True):
-        best = objective(fit, C, bias="regularized", weight=weight)[0]
-        assert best * (1 - 1e-9) <= float(fit.certificate.primal) <= best * (1 + 2e-7)
-        assert (np.asarray(fit.alpha)[weight == 0] == 0).all()
 
 
 def test_a_tiny_tolerance():

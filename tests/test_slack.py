@@ -199,15 +199,6 @@ def test_15_optimum_as_a_function_of_nu():
         assert float(fit.certificate.primal) == pytest.approx(mean + nu, rel=1e-12)
 
 
-@pytest.mark.parametrize("bias", ["none", "free"])
-def test_13_duplicating_every_point_changes_nothing(bias):
-    _, y, K = data()
-    x2, nu = np.tile(np.arange(N), 2), 0.2
-    fit, _ = started(K[np.ix_(x2, x2)], y[x2], nu, np.ones(2 * N), exact(nu, bias).p[x2], bias)
-    for bound in fit.certificate[:2]:
-        assert float(bound) == pytest.approx(exact(nu, bias).level, rel=1e-9)
-
-
 @every_bias
 def test_weight_two_is_duplication_and_weight_zero_absence(bias):
     _, y, K = data()
@@ -288,18 +279,6 @@ def test_lambda_and_C_are_each_others_map():
     assert jaxsvm.slack.C_of_lambda(jaxsvm.slack.lambda_of_C(2.0, 50), 50) == pytest.approx(2.0)
 
 
-def test_each_step_counts_the_kernel_values_of_its_row():
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(60, 2)), np.where(np.arange(60) % 2 == 0, 1.0, -1.0)
-    problem = jaxsvm.slack_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x), y, 0.1, bias="none")
-    with pytest.warns(jaxsvm.ConvergenceWarning):
-        few, many = (
-            jaxsvm.fit(problem, jaxsvm.StochasticBatchPerceptron(steps=steps, batch=1, tol=1e-9)) for steps in (5, 500)
-        )
-    assert few.kernel_evaluations == 5 * 60
-    assert many.kernel_evaluations == 500 * 60
-
-
 # --- the solver that is taken where none is named
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -348,14 +327,6 @@ def test_inseparable_samples_are_certified_at_any_nu_and_at_none_it_ends():
     assert none.status.name == "STALLED"
     assert abs(float(none.certificate.primal)) < 1e-6
     assert float(none.certificate.relative_gap) == np.inf
-
-
-def test_paths_and_folds_over_small_nu_are_certified():
-    _, y, K = data()
-    problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.1, bias="none", sample_weight=weights())
-    path = jaxsvm.check(jaxsvm.solve_path(problem, [0.08, 1e-5]).fits)
-    assert float(path.certificate.dual[0]) == pytest.approx(exact(0.08, "none", True).level, rel=1e-4)
-    assert (np.asarray(jaxsvm.cross_validate(problem, [1e-5, 0.08], 2).status.code) == Status.CONVERGED).all()
 
 
 def test_paths_and_folds_begin_at_no_slack_at_all():

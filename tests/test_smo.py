@@ -3,7 +3,6 @@
 import functools
 import warnings
 
-import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,14 +10,13 @@ import oracle
 import oracle_hinge as truth
 import pytest
 from jax import lax
-from sklearn.svm import SVC, SVR, OneClassSVM
+from sklearn.svm import SVC
 
 import jaxsvm
 from jaxsvm import SMO, box_problem, hinge_problem
-from jaxsvm.kernels import RBF, Linear, Precomputed
+from jaxsvm.kernels import RBF, Precomputed
 from jaxsvm.loop.driver import fit_compiled
 
-BIASES = ("none", "regularized", "free")
 N = 60
 TIGHT = 1e-9
 # A free bias is an equality, which needs pairs.
@@ -212,42 +210,6 @@ def test_17_random_boxes(equality):
         assert not equality or abs(c @ a - e) <= 1e-12 * (np.abs(c) @ upper)
 
 
-def test_17_one_class_machine():
-    """`sum a = nu n`, `a <= 1`: scikit-learn's `OneClassSVM`, whose scale that is."""
-    x, _, K = data()
-    for nu in (0.1, 0.5):
-        fit = _box(K, np.zeros(N), np.ones(N), None, np.ones(N), nu * N, SMO(tol=1e-9), np.zeros(N), signed=False)
-        assert fit.status.name == "CONVERGED"
-        peer = OneClassSVM(kernel="precomputed", nu=nu, tol=1e-10).fit(K)
-        a = np.zeros(N)
-        a[peer.support_] = peer.dual_coef_[0]
-        assert -a @ K @ a / 2 == pytest.approx(float(fit.certificate.dual), rel=1e-6)
-        assert float(fit.certificate.relative_gap) <= 1e-9
-        # f = sum a k(x_i, .) - rho: the multiplier is -rho, and the fit's bias that in the same sign.
-        np.testing.assert_allclose(
-            K @ np.asarray(fit.dual_coef) + float(fit.bias), peer.decision_function(K), atol=1e-3
-        )
-
-
-@pytest.mark.parametrize("C", [0.3, 10.0])
-def test_17_support_vector_regression(C):
-    """epsilon-SVR as a box: a and a* with signs +1 and -1, `q = -epsilon +- t`, `sum(a - a*) = 0`."""
-    n, epsilon = N // 2, 0.1
-    rng = np.random.default_rng(6)
-    x = rng.uniform(-2, 2, (n, 1))
-    target = np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=n)
-    K = oracle.kernel_matrix("rbf", x, gamma=1.0)
-    twice, signs = np.tile(np.arange(n), 2), np.repeat([1.0, -1.0], n)
-    q = signs * target[twice] - epsilon
-    wanted = truth.box_solution(np.outer(signs, signs) * K[np.ix_(twice, twice)], q, C, signs)
-    fit = _box(K[np.ix_(twice, twice)], q, np.full(N, C), signs, signs, 0.0, SMO(tol=1e-9), np.zeros(N))
-    assert_certified(fit, wanted, 1e-9)
-    peer = SVR(kernel="precomputed", C=C, epsilon=epsilon, tol=1e-10).fit(K, target)
-    coefficients = np.asarray(fit.dual_coef)
-    ours = K @ (coefficients[:n] + coefficients[n:]) + float(fit.bias)
-    np.testing.assert_allclose(ours, peer.predict(K), atol=1e-3)
-
-
 def test_one_class_machine_on_the_host_with_e_at_its_bounds():
     """`c'a = e` leaves one point where e is what the box can reach at the most."""
     _, _, K = data()
@@ -317,29 +279,6 @@ def test_float32_is_certified_or_stalled_and_never_wrong(bias, C):
             assert float(fit.certificate.relative_gap) > tol
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("case", cases.hard_cases(), ids=lambda case: case.name)
-def test_named_hard_cases(case, bias):
-    C = case.C if "unscaled" not in case.name and "mixed" not in case.name else case.C * 1e-6
-    wanted = truth.hinge_solution(case.K, case.y, C, bias, accuracy=1e-4)
-    solver = SMO(tol=1e-4, max_steps=3_000_000)
-    fit = solve(C, bias, K=case.K, y=case.y, solver=solver)
-    certificate = jax.tree.map(float, fit.certificate)
-    assert certificate.dual <= wanted.primal * (1 + 1e-9)
-    assert certificate.primal >= wanted.dual * (1 - 1e-9)
-    assert fit.status.name == "CONVERGED"  # where pair steps are hopeless they have earned a polish
-
-
-@pytest.mark.slow
-def test_linear_kernel_without_full_rank():
-    x, y, _ = data()
-    for bias in BIASES:
-        wanted = truth.hinge_solution(x @ x.T, y, 10.0, bias)
-        fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(Linear(), x), y, 10.0, bias=bias), SMO(tol=1e-7))
-        assert_certified(fit, wanted, 1e-7)
-
-
 def test_a_kernel_that_is_not_positive_semidefinite_is_named():
     _, y, K = data()
     fit = solve(2.0, "free", K=K - 3 * np.eye(N), solver=SMO(tol=1e-6, max_steps=10_000))
@@ -366,29 +305,6 @@ def test_traced_faults_become_a_status():
     ones = np.ones(N)
     assert _box(K, ones, ones, y, ones, 2.0 * N, SMO(tol=1e-8), 0 * ones).status.name == "INFEASIBLE"
     assert _box(K, ones, -ones, y, ones, 0.0, SMO(tol=1e-8), 0 * ones).status.name == "INFEASIBLE"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"C": 0.0}, "C is 0.0"),
-        ({"C": float("nan")}, "C is nan"),
-        ({"C": [1.0, 2.0]}, "C has shape"),
-        ({"y": np.ones(N)}, "y has no sample of class -1"),
-        ({"y": np.arange(N)}, "y holds the values"),
-        ({"y": np.ones(N - 1)}, "y has shape"),
-        ({"sample_weight": -np.ones(N)}, "sample_weight has 60 negative"),
-        ({"sample_weight": np.zeros(N)}, "sample_weight is zero everywhere"),
-        ({"sample_weight": np.full(N, np.nan)}, "sample_weight has 60 value"),
-        ({"sample_weight": np.ones(3)}, "sample_weight has shape"),
-        ({"bias": "loose"}, "bias is 'loose'"),
-    ],
-)
-def test_bad_hinge_problems_are_refused(change, message):
-    _, y, K = data()
-    arguments = {"y": y, "C": 1.0} | change
-    with pytest.raises(jaxsvm.InputError, match=message):
-        hinge_problem(jaxsvm.gram(Precomputed(), K), arguments.pop("y"), arguments.pop("C"), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -433,14 +349,6 @@ def test_bad_boxes_are_refused(change, message):
 def test_bad_configurations_are_refused(make, message):
     with pytest.raises(jaxsvm.InputError, match=message):
         make()
-
-
-def test_random_fourier_features_make_a_linear_hinge_problem():
-    x, y, _ = data(240)
-    low = jaxsvm.gram(RBF(0.5), x, rank=256, method="fourier", key=jax.random.key(0))
-    fit = jaxsvm.check(jaxsvm.fit(jaxsvm.hinge_problem(low, y, 1.0, bias="free"), SMO(tol=1e-4)))
-    exact = jaxsvm.fit(jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x), y, 1.0, bias="free"), SMO(tol=1e-4))
-    assert float(fit.certificate.primal) == pytest.approx(float(exact.certificate.primal), rel=0.1)
 
 
 @pytest.mark.parametrize("q", [-1.0, 0.0])

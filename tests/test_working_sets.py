@@ -172,16 +172,6 @@ def test_products_of_a_linear_kernel_are_certified_from_its_points():
     assert np.abs(np.asarray(s, np.float64) - expected).max() <= 2e-7 * np.abs(expected).max() + 1e-9
 
 
-@pytest.mark.slow
-def test_stored_or_not_the_certificates_agree():
-    x, y = points(300)
-    for make in (hinge_problem, svm_problem):
-        fits = [jaxsvm.fit(make(jaxsvm.gram(RBF(gamma=0.5), x, store=store), y, 5.0), SMALL) for store in (True, False)]
-        duals = [float(fit.certificate.dual) for fit in fits]
-        assert duals[0] == pytest.approx(duals[1], rel=2e-3)
-        assert all(fit.status == Status.CONVERGED for fit in fits)
-
-
 def test_a_start_is_gone_on_from():
     x, y = points(300)
     problem = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 5.0, bias="free")
