@@ -45,30 +45,30 @@ MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
     "cli": 1_832,
-    "coresets": 2_664,
-    "datasets": 2_134,
+    "coresets": 2_656,
+    "datasets": 2_133,
     "derivatives": 482,
-    "designs": 2_355,
+    "designs": 2_351,
     "estimators": 2_855,
     "face": 317,
     "gram": 1_407,
-    "kernels": 947,
-    "loop": 2_655,
-    "model_selection": 1_019,
-    "models": 1_767,
+    "kernels": 946,
+    "loop": 2_654,
+    "model_selection": 1_017,
+    "models": 1_764,
     "numerics": 1_590,
     "path": 2_356,
     "plots": 439,
-    "points": 366,
-    "problems": 3_261,
-    "relational": 3_949,
+    "points": 365,
+    "problems": 3_258,
+    "relational": 3_947,
     "results": 627,
-    "runtime": 1_201,
-    "screening": 757,
-    "solvers": 5_917,
+    "runtime": 1_185,
+    "screening": 756,
+    "solvers": 5_911,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1503, 212
+OWN_IMPORTS, FILES = 1464, 211
 """Lines that import from this library, and files."""
 
 

@@ -51,8 +51,7 @@ from jaxsvm.coresets.sampling import hinges, objectives
 from jaxsvm.coresets.summary import as_data, as_key, centred, padded, room_for
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import transfers, zero_filled
-from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
+from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers, zero_filled
 
 
 class Cells(NamedTuple):

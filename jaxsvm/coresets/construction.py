@@ -61,8 +61,7 @@ from jaxsvm.coresets.summary import (
 from jaxsvm.errors import warn
 from jaxsvm.numerics import selection
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
+from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers
 from jaxsvm.runtime.programs import Program
 
 SAMPLERS = ("mixture", "systematic", "independent")

@@ -20,8 +20,7 @@ from jaxsvm.coresets.stream import Node, as_coreset, joined, node_key, reduced
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_positive, require_whole
+from jaxsvm.runtime.arrays import require_positive, require_whole, transfers
 
 
 class DynamicCoreset:

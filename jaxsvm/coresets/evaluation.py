@@ -21,8 +21,7 @@ from jaxsvm.coresets.sampling import hinges, objectives
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, padded, require_linear
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import in_a_line, transfers
-from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.arrays import in_a_line, require_positive, transfers
 from jaxsvm.runtime.programs import Program
 
 

@@ -31,8 +31,7 @@ from jaxsvm.numerics.linear.nystroem import inverse_root
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
+from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 
 

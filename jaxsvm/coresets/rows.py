@@ -46,8 +46,7 @@ from jaxsvm.designs.places.dask_ import DaskData
 from jaxsvm.designs.run import Machine, Run
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.arrays import require_positive, transfers
 from jaxsvm.runtime.files import require_writable
 
 DRAWN_TWICE = (

@@ -40,7 +40,7 @@ from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.linear.elimination import factored
-from jaxsvm.runtime.checks import checked, require_positive, require_whole
+from jaxsvm.runtime.arrays import checked, require_positive, require_whole
 
 
 @checked

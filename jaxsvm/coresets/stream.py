@@ -42,8 +42,7 @@ from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, solve
 from jaxsvm.errors import DataError, InputError, require_package
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import in_a_line, transfers
-from jaxsvm.runtime.checks import checked, require_positive, require_whole
+from jaxsvm.runtime.arrays import checked, in_a_line, require_positive, require_whole, transfers
 from jaxsvm.runtime.files import write_arrays, write_whole
 
 MERGED = (

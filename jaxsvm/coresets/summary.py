@@ -19,8 +19,7 @@ from jaxsvm.points.rows import CSR, as_points
 from jaxsvm.problems.arguments import checked_signs, checked_weights
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import in_a_line, transfers, zero_filled
-from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.arrays import in_a_line, require_positive, transfers, zero_filled
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import DataError, InputError, is_concrete
-from jaxsvm.runtime.checks import checked
+from jaxsvm.runtime.arrays import checked
 
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "nat", "<na>", "#n/a", "#na", "-nan", "+nan")
 """Texts of missing values, in lower case."""

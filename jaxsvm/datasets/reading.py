@@ -18,8 +18,7 @@ from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.datasets.source import FORMATS, TABLES, Source, files_of
 from jaxsvm.errors import DataError, InputError, require, require_part
 from jaxsvm.points.rows import DenseOrSparse, PointsLike
-from jaxsvm.runtime.arrays import in_a_line
-from jaxsvm.runtime.checks import MAX_INT32, checked, require_one_of
+from jaxsvm.runtime.arrays import MAX_INT32, checked, in_a_line, require_one_of
 
 SCALES = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
 

@@ -21,7 +21,7 @@ from jaxsvm.datasets.text import Svmlight, compression_of, opened, told
 from jaxsvm.errors import DataError, InputError, require_package
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.points.rows import is_sparse
-from jaxsvm.runtime.checks import MAX_INT32
+from jaxsvm.runtime.arrays import MAX_INT32
 
 
 class Arrays:

@@ -22,8 +22,7 @@ from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import cast, double
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows
-from jaxsvm.runtime.arrays import in_a_line, transfers, zero_filled
-from jaxsvm.runtime.checks import require_whole
+from jaxsvm.runtime.arrays import in_a_line, require_whole, transfers, zero_filled
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

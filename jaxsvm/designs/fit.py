@@ -40,8 +40,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import checked, require_one_of, require_positive, require_seconds, require_whole
+from jaxsvm.runtime.arrays import checked, require_one_of, require_positive, require_seconds, require_whole, transfers
 from jaxsvm.runtime.files import require_writable, write_arrays
 
 KEPT = ("weight", "centre")

@@ -18,8 +18,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.interruption import answering
 from jaxsvm.model_selection.cross_validation import Scores, end_of
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_positive, require_seconds, require_whole
+from jaxsvm.runtime.arrays import require_positive, require_seconds, require_whole, transfers
 
 
 class Trial(NamedTuple):

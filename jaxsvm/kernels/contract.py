@@ -13,8 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, of_a_user
 from jaxsvm.points.rows import Points
-from jaxsvm.runtime.arrays import Number, floating, in_a_line, transfers
-from jaxsvm.runtime.checks import is_numeric
+from jaxsvm.runtime.arrays import Number, floating, in_a_line, is_numeric, transfers
 
 _Cls = TypeVar("_Cls")
 

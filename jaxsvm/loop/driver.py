@@ -50,8 +50,7 @@ from jaxsvm.problems.contract import Problem, Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, advice
 from jaxsvm.results.judge import in_dtype
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_seconds
+from jaxsvm.runtime.arrays import require_seconds, transfers
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.runtime.programs import Program

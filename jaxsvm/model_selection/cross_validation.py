@@ -27,12 +27,11 @@ from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.round import ready
 from jaxsvm.model_selection.folds import Fold, Folds, fold_masks, require_classes
 from jaxsvm.models.model import is_right
-from jaxsvm.path.chains import on_host_stacked, warn_of_unfinished
+from jaxsvm.path.chains import host_stacked, warn_of_unfinished
 from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, require_widths, solve_together
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit, Status, StatusCode
-from jaxsvm.runtime.arrays import in_a_line, transfers
-from jaxsvm.runtime.checks import require_one_of, require_seconds, require_whole
+from jaxsvm.runtime.arrays import in_a_line, require_one_of, require_seconds, require_whole, transfers
 from jaxsvm.runtime.meshes import host_drives
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
@@ -386,7 +385,7 @@ def _validated(
     number_of = np.full(len(labels), -1)
     for number, fold in enumerate(masks):
         number_of[fold.test] = number
-    return CrossValidation(values, scores, number_of, on_host_stacked(fits))
+    return CrossValidation(values, scores, number_of, host_stacked(fits))
 
 
 def fits_of_folds(

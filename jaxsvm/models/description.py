@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.arrays import require_one_of
 
 KERNELS = {
     cls.__name__: cls for cls in (Linear, RBF, Laplacian, Polynomial, Sigmoid, Precomputed, Sum, Product, Scaled)

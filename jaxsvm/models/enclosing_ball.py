@@ -18,8 +18,7 @@ from jaxsvm.problems.ball import BallProblem
 from jaxsvm.problems.contract import furthest
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit, require_fit
-from jaxsvm.runtime.arrays import in_a_line, transfers
-from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.arrays import in_a_line, require_positive, transfers
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 

@@ -27,8 +27,7 @@ from jaxsvm.kernels import Precomputed
 from jaxsvm.models.description import kernel_from_dict, kernel_to_dict
 from jaxsvm.points.rows import CSR
 from jaxsvm.results.fit import Certificate
-from jaxsvm.runtime.arrays import has_values, in_a_line
-from jaxsvm.runtime.checks import checked
+from jaxsvm.runtime.arrays import checked, has_values, in_a_line
 from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.points.rows import CSR
 from jaxsvm.results.fit import Certificate
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import checked
+from jaxsvm.runtime.arrays import checked, transfers
 from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, require
 from jaxsvm.path.solve import checked_values, solve_path
 from jaxsvm.problems.contract import Restrictable
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_function
+from jaxsvm.runtime.arrays import require_function, transfers
 from jaxsvm.screening.reference import screenable
 from jaxsvm.screening.rules import Rule, ball_test_1, ball_test_2, intersection_test
 

@@ -32,7 +32,7 @@ from jaxsvm.path.chains import (
     chain_on_host,
     chains_compiled,
     chains_traced,
-    on_host_stacked,
+    host_stacked,
     warn_of_unfinished,
 )
 from jaxsvm.path.coarse_to_fine import solve_grids
@@ -41,8 +41,15 @@ from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Fit, StatusCode, outcomes
-from jaxsvm.runtime.arrays import has_values, in_a_line, on_device, transfers
-from jaxsvm.runtime.checks import require_function, require_seconds, require_whole
+from jaxsvm.runtime.arrays import (
+    has_values,
+    in_a_line,
+    on_device,
+    require_function,
+    require_seconds,
+    require_whole,
+    transfers,
+)
 from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
 from jaxsvm.screening.reference import require_screenable, screenable
 from jaxsvm.screening.rules import Rule
@@ -375,7 +382,7 @@ def _on_one_gram(problems: Sequence[Parametric]) -> list[list[int]]:
 
 def _stacked(fits: list[Fit]) -> Fit:
     if is_concrete(fits):
-        return on_host_stacked(fits)
+        return host_stacked(fits)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *fits)
 
 

@@ -13,7 +13,7 @@ from jaxsvm.models.model import Model, decision_function, predict
 from jaxsvm.plots.axes import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, against_C, axes_of, labelled, panels_of
 from jaxsvm.problems.contract import require_problem
 from jaxsvm.results.fit import Status
-from jaxsvm.runtime.checks import checked, require_one_of
+from jaxsvm.runtime.arrays import checked, require_one_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

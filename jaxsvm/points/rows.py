@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete, require_finite, require_part
 from jaxsvm.numerics.products import matmul
-from jaxsvm.runtime.arrays import floating, in_a_line, on_device
-from jaxsvm.runtime.checks import MAX_INT32
+from jaxsvm.runtime.arrays import MAX_INT32, floating, in_a_line, on_device
 from jaxsvm.runtime.meshes import Spread, with_automatic_axes
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, box_problem, hinge_problem
 from jaxsvm.problems.certificates import constraint
 from jaxsvm.results.fit import Answer, Certificate
-from jaxsvm.runtime.arrays import filled, on_device, owned, transfers
-from jaxsvm.runtime.checks import is_numeric
+from jaxsvm.runtime.arrays import filled, is_numeric, on_device, owned, transfers
 
 
 @transfers

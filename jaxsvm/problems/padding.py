@@ -22,8 +22,7 @@ from jaxsvm.problems.ball import BallProblem
 from jaxsvm.problems.contract import Problem, require_problem
 from jaxsvm.problems.samples import OfSamples
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import lengthened, shortened
-from jaxsvm.runtime.checks import checked
+from jaxsvm.runtime.arrays import checked, lengthened, shortened
 from jaxsvm.runtime.meshes import Spread
 
 P = TypeVar("P", bound=Problem)

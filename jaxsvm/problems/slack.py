@@ -34,8 +34,7 @@ from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
 from jaxsvm.results.fit import Answer, Certificate, Fit, require_fit
 from jaxsvm.results.judge import balances, is_weights, judged
-from jaxsvm.runtime.arrays import Number, computed, in_a_line, on_device, owned, transfers
-from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.arrays import Number, computed, in_a_line, on_device, owned, require_positive, transfers
 
 
 @jax.tree_util.register_dataclass

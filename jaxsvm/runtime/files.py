@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxsvm.errors import InputError, require
-from jaxsvm.runtime.checks import checked
+from jaxsvm.runtime.arrays import checked
 
 
 def require_writable(name: str, path: str | os.PathLike[str] | None) -> None:

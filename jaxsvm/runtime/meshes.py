@@ -5,7 +5,6 @@ Concrete arrays are therefore treated as if the axes of their mesh were Auto, an
 `jax.sharding.auto_axes`.
 """
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.runtime.checks import checked
+from jaxsvm.runtime.arrays import automatic_context, checked, explicit_axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +87,7 @@ def _on_host(values: Any) -> Any:
 
 def with_automatic_axes(x: Any) -> Any:
     """Return a concrete array with the Explicit axes of its mesh turned into Auto ones; no data moves."""
-    if not isinstance(x, jax.Array) or not is_concrete(x) or not _explicit_axes(x):
+    if not isinstance(x, jax.Array) or not is_concrete(x) or not explicit_axes(x):
         return x
     sharding = cast(NamedSharding, x.sharding)
     return jax.device_put(x, NamedSharding(_automatic(cast(Mesh, sharding.mesh)), sharding.spec))
@@ -99,7 +98,7 @@ def in_automatic_axes(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
-        meshes = [jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves(arguments) if _explicit_axes(leaf)]
+        meshes = [jax.typeof(leaf).sharding.mesh for leaf in jax.tree.leaves(arguments) if explicit_axes(leaf)]
         if not meshes:
             return function(*arguments)
         replicated = NamedSharding(meshes[0], PartitionSpec())
@@ -171,23 +170,5 @@ def shard_lanes(
     return lanes
 
 
-def automatic_context(*arguments: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which the Explicit axes of a mesh that a user has set (`jax.set_mesh`) are Auto.
-
-    It changes nothing where an argument is traced with Explicit axes: `in_automatic_axes` handles these.
-    """
-    around = jax.sharding.get_abstract_mesh()
-    if not around.explicit_axes or any(_explicit_axes(leaf) for leaf in jax.tree.leaves(arguments)):
-        return contextlib.nullcontext()
-    return jax.sharding.use_abstract_mesh(around.update_axis_types(dict.fromkeys(around.explicit_axes, AxisType.Auto)))
-
-
 def _automatic(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
-
-
-def _explicit_axes(leaf: Any) -> tuple[str, ...]:
-    if not isinstance(leaf, jax.Array):
-        return ()
-    sharding = getattr(jax.typeof(leaf), "sharding", None)
-    return () if sharding is None else sharding.mesh.explicit_axes

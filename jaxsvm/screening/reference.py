@@ -28,7 +28,7 @@ from jaxsvm.problems.certificates.definiteness import vouched
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters, Fit, StatusCode, require_fit
-from jaxsvm.runtime.checks import require_positive
+from jaxsvm.runtime.arrays import require_positive
 from jaxsvm.runtime.loops import once
 
 

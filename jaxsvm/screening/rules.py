@@ -22,8 +22,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import Number, in_a_line, transfers
-from jaxsvm.runtime.checks import checked
+from jaxsvm.runtime.arrays import Number, checked, in_a_line, transfers
 from jaxsvm.screening.reference import (
     Reference,
     best_scale,

@@ -15,8 +15,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.products import sums
 from jaxsvm.problems.contract import PROBLEMS, Problem, SimplexForm
 from jaxsvm.results.fit import Certificate, Counters, counted_by_name
-from jaxsvm.runtime.arrays import Number
-from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
+from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_whole
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, start
 

@@ -17,8 +17,7 @@ from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.gram.measured import MEASURED as SIZES
-from jaxsvm.runtime.arrays import in_a_line, transfers
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.arrays import in_a_line, require_one_of, transfers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

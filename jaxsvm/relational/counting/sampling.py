@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from jaxsvm.errors import InputError, require, require_part
 from jaxsvm.relational.counting import tree as counting
-from jaxsvm.runtime.checks import checked, require_whole
+from jaxsvm.runtime.arrays import checked, require_whole
 
 if TYPE_CHECKING:
     from jaxsvm.relational.schema.join import Join

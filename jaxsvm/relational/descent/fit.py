@@ -44,8 +44,7 @@ from jaxsvm.relational.tables.columns import TableLike
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
-from jaxsvm.runtime.arrays import Number, transfers
-from jaxsvm.runtime.checks import checked, require_one_of, require_positive, require_seconds, require_whole
+from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
 
 METHODS = ("bundle", "steps", "paper")
 LOSSES = ("hinge", "squared_hinge")
@@ -223,7 +222,7 @@ def _require_alike(known: Any, join: Any) -> None:
         raise InputError("init is a fit of another join, scale or intercept: give those of that fit, or leave it out.")
 
 
-@checked
+@transfers
 def fit_path(
     join: Join, lams: Iterable[Number], eps: float = 0.1, engine: str | Engine = "auto", **options: Any
 ) -> list[RelationalFit]:

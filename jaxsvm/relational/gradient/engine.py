@@ -25,8 +25,7 @@ from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.relational.schema.join import Join
-from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.checks import require_finite_number, require_one_of
+from jaxsvm.runtime.arrays import require_finite_number, require_one_of, transfers
 
 
 class MergeEngine(Engine):

@@ -27,7 +27,7 @@ from jaxsvm.relational.counting import tree as counting
 from jaxsvm.relational.counting.tree import Tree, grouped
 from jaxsvm.relational.gradient.far import Engine, Request, keyed
 from jaxsvm.relational.measured import MEASURED
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.arrays import require_one_of
 
 MODES = ("lower", "upper", "mid")
 

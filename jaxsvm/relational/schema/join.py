@@ -26,7 +26,7 @@ from jaxsvm.relational.schema.assembly import Block, assembled, check_types
 from jaxsvm.relational.tables.columns import Table, column, declared, opened
 from jaxsvm.relational.tables.keys import Keys, Request, roles_in
 from jaxsvm.relational.tables.pushdown import Ask, Plan, asking, in_memory, quoted, refusing
-from jaxsvm.runtime.checks import checked, require_one_of, require_positive
+from jaxsvm.runtime.arrays import checked, require_one_of, require_positive
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from jaxsvm.errors import InputError
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.arrays import require_one_of
 
 Attributes = dict[str, dict[str, str]]
 """For each attribute of the join, its column in each table that has it."""

@@ -17,7 +17,7 @@ from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.contract import Restricted, SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.checks import checked, require_whole
+from jaxsvm.runtime.arrays import checked, require_whole
 from jaxsvm.runtime.loops import cond, while_loop
 from jaxsvm.solvers.around.wrapper import HoldingWrapper, Wrapper, described, require_inner
 from jaxsvm.solvers.contract import NEVER, Finisher, HandOver, SimplexSolver, Solver, Traits, simplex_point

@@ -14,7 +14,7 @@ from jaxsvm.numerics.products import some
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import PROBLEMS, Restrictable
-from jaxsvm.runtime.checks import checked, require_function, require_whole
+from jaxsvm.runtime.arrays import checked, require_function, require_whole
 from jaxsvm.runtime.loops import once
 from jaxsvm.screening.reference import reference_fit, require_screenable
 from jaxsvm.screening.rules import Rule, gap_safe

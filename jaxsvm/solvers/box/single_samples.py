@@ -14,8 +14,7 @@ from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.arrays import Count, Number, require_one_of
 from jaxsvm.runtime.loops import cond, once
 from jaxsvm.solvers.contract import NEVER, Solver, Traits, is_negative
 from jaxsvm.solvers.measured import MEASURED

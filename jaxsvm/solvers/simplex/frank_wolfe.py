@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics import selection
 from jaxsvm.problems.contract import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.arrays import Count, Number, require_one_of
 from jaxsvm.solvers.contract import Finisher, SimplexSolver, Traits, is_negative
 from jaxsvm.solvers.simplex.conjugate_gradients import finisher_of
 

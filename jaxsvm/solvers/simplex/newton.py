@@ -17,8 +17,7 @@ from jaxsvm.numerics.products import diagonal, every, some
 from jaxsvm.points.rows import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.runtime.checks import require_one_of
+from jaxsvm.runtime.arrays import Count, Number, require_one_of
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.features import Primal, feature_matrix

@@ -19,8 +19,7 @@ from jaxsvm.numerics.products import some
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.arrays import Count, Number, in_a_line, transfers
-from jaxsvm.runtime.checks import require_one_of, require_positive, require_whole
+from jaxsvm.runtime.arrays import Count, Number, in_a_line, require_one_of, require_positive, require_whole, transfers
 from jaxsvm.solvers.contract import NEVER, Solver, Traits, require_usable
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.measured import MEASURED

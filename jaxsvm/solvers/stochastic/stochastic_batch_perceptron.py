@@ -14,8 +14,7 @@ from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.water_level import METHODS, WaterLevel
 from jaxsvm.results.fit import Counters
-from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.runtime.checks import require_one_of, require_whole
+from jaxsvm.runtime.arrays import Count, Number, require_one_of, require_whole
 from jaxsvm.solvers.contract import NEVER, Solver, Traits
 from jaxsvm.solvers.start import Resumed, StartLike, key_after, resumed, steps_of
 
