@@ -27,7 +27,7 @@ from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.round import ready
 from jaxsvm.model_selection.folds import Fold, Folds, fold_masks, require_classes
 from jaxsvm.models.model import is_right
-from jaxsvm.path.chains import host_stacked, warn_of_unfinished
+from jaxsvm.path.chains import stacked, warn_of_unfinished
 from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, require_widths, solve_together
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit, Status, StatusCode
@@ -385,7 +385,7 @@ def _validated(
     number_of = np.full(len(labels), -1)
     for number, fold in enumerate(masks):
         number_of[fold.test] = number
-    return CrossValidation(values, scores, number_of, host_stacked(fits))
+    return CrossValidation(values, scores, number_of, stacked(fits))
 
 
 def fits_of_folds(

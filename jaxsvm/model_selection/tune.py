@@ -35,7 +35,7 @@ from jaxsvm.loop.driver import QUIET, drive, fit
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.model import decision_function, is_right
-from jaxsvm.path.chains import host_stacked, nothing
+from jaxsvm.path.chains import nothing, stacked
 from jaxsvm.points.rows import PointsLike, as_points
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
 from jaxsvm.results.fit import Fit, Status
@@ -219,7 +219,7 @@ def evaluate(
             fits.append(drive(part, data.solver, jax.random.key(0), start, stop=stop, options=QUIET))
             if stop.seen:
                 return None
-    return measured(parameters, fits[0] if data.folds is None else host_stacked(fits), data, objective)
+    return measured(parameters, fits[0] if data.folds is None else stacked(fits), data, objective)
 
 
 @partial(jax.jit, static_argnames="objective")

@@ -27,7 +27,7 @@ from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.loop.many import fit_whole, padded_size, solve_many
 from jaxsvm.loop.round import ready_together
 from jaxsvm.numerics.products import every
-from jaxsvm.path.chains import host_stacked, nothing
+from jaxsvm.path.chains import nothing, stacked
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.samples import checked
@@ -205,7 +205,7 @@ def fit_many(
         with answering(interrupt) as stop, stop.within(max_seconds):
             fits = _one_by_one(*constant, stop)
         if concrete:
-            return host_stacked(fits)
+            return stacked(fits)
         pairs = zip(machines, fits, strict=True)  # traced for derivatives alone
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(differentiable(*pair) for pair in pairs))
     if max_seconds is not None:

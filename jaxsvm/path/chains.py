@@ -63,7 +63,7 @@ def interrupted() -> StatusCode:
     return StatusCode(cast(Any, np.asarray(np.int32(Status.INTERRUPTED))))
 
 
-def host_stacked(fits: list[Fit]) -> Fit:
+def stacked(fits: list[Fit]) -> Fit:
     """Stack fits along a new first axis."""
     return jax.tree.map(lambda *leaves: on_device(np.stack([np.asarray(leaf) for leaf in leaves])), *fits)
 
@@ -75,7 +75,7 @@ def in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Problem) -> Fit:  # 
         if place not in fits:
             nearest = min(fits, key=lambda other: abs(logs[place] - logs[other]), default=None)
             known[place] = nothing(problem) if nearest is None else unreached(fits[nearest])
-    return host_stacked([known[place] for place in range(len(logs))])
+    return stacked([known[place] for place in range(len(logs))])
 
 
 def warn_of_unfinished(fits: list[Fit], Cs: Any, tol: Any) -> None:

@@ -26,7 +26,7 @@ from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.anchors import CoarseToFine, Grid, GridPoint, is_far, solve_in_chains, stepper
-from jaxsvm.path.chains import host_stacked, in_order, interrupted
+from jaxsvm.path.chains import in_order, interrupted, stacked
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
@@ -87,7 +87,7 @@ def _certified(grids: list[Grid], solver: CoarseToFine, key: Array, report: Any,
     if groups is None:
         reached = [(number, place) for number, place in tasks if place in grids[number].points]
         tasks = [(number, place) for number, place in reached if grids[number].points[place].carried is not None]
-        groups = [host_stacked([fit]) for fit in _by_carried_sums(grids, tasks, solver)]
+        groups = [stacked([fit]) for fit in _by_carried_sums(grids, tasks, solver)]
     if not tasks:
         return [in_order({}, np.exp(grid.logs), grid.problems[0]) for grid in grids]
     fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)

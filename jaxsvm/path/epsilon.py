@@ -25,7 +25,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.round import ready
-from jaxsvm.path.chains import certified, host_stacked, point_of, products_of, scaled_up
+from jaxsvm.path.chains import certified, point_of, products_of, scaled_up, stacked
 from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.solve import Path, PathOptions, chain_link
 from jaxsvm.problems.contract import Restrictable, require_problem
@@ -133,7 +133,7 @@ def epsilon_path(
         link = chain_link(prepared, chosen, options, stop)
         solved = partial(_solved, prepared, link, chosen, epsilon)
         steps = _steps(solved, float(C_min), float(C_max), epsilon)
-    fits = host_stacked([trimmed(step.fit, problem.n) for step in steps])
+    fits = stacked([trimmed(step.fit, problem.n) for step in steps])
     Cs, lower, upper = (jnp.asarray([step[place] for step in steps], fits.alpha.dtype) for place in (0, 2, 3))
     return EpsilonPath(Path(Cs, fits), lower, upper, jnp.asarray(epsilon, fits.alpha.dtype))
 

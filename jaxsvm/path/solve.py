@@ -27,14 +27,7 @@ from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.round import ready_together
 from jaxsvm.path.anchors import CoarseToFine, Grid, combination
 from jaxsvm.path.carried_chain import CarriedChain
-from jaxsvm.path.chains import (
-    Neighbour,
-    chain_on_host,
-    chains_compiled,
-    chains_traced,
-    host_stacked,
-    warn_of_unfinished,
-)
+from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced, stacked, warn_of_unfinished
 from jaxsvm.path.coarse_to_fine import solve_grids
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
@@ -382,7 +375,7 @@ def _on_one_gram(problems: Sequence[Parametric]) -> list[list[int]]:
 
 def _stacked(fits: list[Fit]) -> Fit:
     if is_concrete(fits):
-        return host_stacked(fits)
+        return stacked(fits)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *fits)
 
 

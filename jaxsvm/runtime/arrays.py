@@ -276,10 +276,8 @@ def computed(function: Callable[..., Any], *values: Any) -> Any:
 
 def filled(like: Any, value: Any, dtype: Any = None) -> Any:
     """Return an array of the shape, dtype and placement of another one, filled with a number `()`."""
-    if not is_concrete(like, value):
-        return jnp.broadcast_to(
-            jnp.asarray(value, dtype or like.dtype), like.shape
-        )  # full_like of jax 0.9 casts twice in a shard_map
+    if not is_concrete(like, value):  # full_like of jax 0.9 casts twice in a shard_map
+        return jnp.broadcast_to(jnp.asarray(value, dtype or like.dtype), like.shape)
     return on_device(np.full_like(np.asarray(like), np.asarray(value), dtype), like)
 
 
