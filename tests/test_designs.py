@@ -139,17 +139,6 @@ def test_several_classes_targets_and_values_of_C_share_the_passes():
     np.testing.assert_allclose(targets.predict(x), f, atol=0.15)
 
 
-def test_folds_are_fits_of_the_other_rows():
-    x, y, _ = data(200)
-    scores = designs.cross_validate(designs.from_arrays(x, y), [0.01, 1.0], folds=4, tol=1e-6)
-    for fold in range(4):
-        held = np.arange(200) % 4 == fold
-        fit = designs.fit(designs.from_arrays(x[~held], y[~held]), [0.01, 1.0], tol=1e-6)
-        expected = (fit.predict(x[held]) == y[held, None]).mean(axis=0)
-        np.testing.assert_allclose(scores.scores[fold], expected, atol=0.021)  # a row near 0 may change sides
-    assert scores.C in (0.01, 1.0)
-
-
 def test_folds_of_several_classes_and_of_targets_are_fits_of_the_other_rows():
     rng = np.random.default_rng(3)
     x = rng.normal(size=(240, 3))

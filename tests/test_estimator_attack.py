@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn import svm
-from sklearn.metrics.pairwise import rbf_kernel
 
 from jaxsvm import estimators
 
@@ -63,38 +62,12 @@ def test_samples_of_both_labels_decide_nothing(C):
     np.testing.assert_allclose(estimators.SVC(C=C).fit(x, y).decision_function(x), 0, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"kernel": "linear"}, {"gamma": 1e-9}], ids=str)
-def test_where_libsvm_stops_early_ours_is_the_better_objective(options):
-    """At C = 1e6 LIBSVM's primal is 2 to 4 % above the optimum, and says nothing of it."""
-    signs, primal = 2 * Y - 1, []
-    for machine in (svm.SVC, estimators.SVC):
-        fitted = machine(C=1e6, tol=1e-3, **options).fit(X, Y)
-        f, v = fitted.decision_function(X), fitted.dual_coef_[0]
-        loss = 1e6 * np.maximum(0, 1 - signs * f).sum()
-        primal.append(v @ (f - fitted.intercept_[0])[fitted.support_] / 2 + loss)
-    assert primal[1] <= primal[0] * (1 + 1e-3)
-    np.testing.assert_allclose(primal[1], fitted.certificate_.primal[0], rtol=1e-5)
-
-
 @pytest.mark.parametrize("offset", [1e3, 1e6, 1e8])
 def test_points_far_from_the_origin_keep_their_distances(offset):
     """An expanded square swallows them: scikit-learn's decision values are off by 6 at 1e8, and ours were."""
     reference = estimators.SVC(gamma=0.25, tol=1e-6).fit(X, Y).decision_function(X)
     moved = estimators.SVC(gamma=0.25, tol=1e-6).fit(X + offset, Y).decision_function(X + offset)
     np.testing.assert_allclose(moved, reference, atol=1e-6)
-
-
-def test_two_clusters_far_from_each_other_keep_their_distances():
-    x = np.vstack([X, X + 1e7])
-    decisions = estimators.SVC(gamma=0.25, tol=1e-6).fit(x, np.append(Y, Y)).decision_function(x)
-    np.testing.assert_allclose(decisions[:N], decisions[N:], atol=1e-5)
-
-
-def test_precomputed_values_are_those_of_the_kernel_by_name():
-    K = rbf_kernel(X, gamma=0.3)
-    one = estimators.SVC(kernel="precomputed", tol=1e-6).fit(K, Y).decision_function(K)
-    np.testing.assert_allclose(one, estimators.SVC(gamma=0.3, tol=1e-6).fit(X, Y).decision_function(X), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +86,3 @@ def test_precomputed_values_are_those_of_the_kernel_by_name():
 def test_what_has_no_answer_is_refused(x, y, weight, options, message):
     with pytest.raises(ValueError, match=message):
         estimators.SVC(**options).fit(x, y, sample_weight=weight)
-
-
-def test_a_class_whose_weights_are_all_0_is_never_told():
-    """scikit-learn's ends with an IndexError."""
-    fitted = estimators.SVC().fit(X, np.arange(N) % 3, sample_weight=(np.arange(N) % 3 > 0).astype(float))
-    assert set(fitted.predict(X)) <= {1, 2}

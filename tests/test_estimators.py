@@ -22,10 +22,8 @@ from sklearn.preprocessing import StandardScaler
 import jaxsvm
 from jaxsvm import estimators, kernels
 from jaxsvm.estimators.kernel_values import MEASURED
-from jaxsvm.estimators.machines import Progress
 from jaxsvm.loop import chains, many
 from jaxsvm.loop import driver as loop
-from jaxsvm.results.fit import Certificate, Status
 
 X, Y = load_iris(return_X_y=True)
 X2, Y2 = X[Y > 0], Y[Y > 0]
@@ -144,15 +142,6 @@ def test_nu_svc_agrees_with_scikit_learns_and_is_the_svc_of_its_c():
         estimators.NuSVC(nu=0.9).fit(X[20:], Y[20:])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_linear_svc_agrees_with_scikit_learns(loss):
-    theirs = svm.LinearSVC(loss=loss, tol=1e-8, max_iter=10**6).fit(X, Y)
-    ours = estimators.LinearSVC(loss=loss, tol=1e-8).fit(X, Y)
-    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-3)
-    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-3)
-
-
 def test_estimators_pickle_clone_and_hold_no_arrays_of_jax():
     for fitted in (estimators.SVC().fit(X, Y), estimators.SVR().fit(XR, YR), estimators.PegasosClassifier().fit(X, Y)):
         leaves = jax.tree.leaves(vars(fitted))
@@ -179,19 +168,6 @@ def test_a_pickle_of_another_version_is_refused():
         for other in ({**state, "_jaxsvm_version": "0.0.0"}, {k: v for k, v in state.items() if "version" not in k}):
             with pytest.raises(ValueError, match=r"written by jaxsvm (0.0.0|of an unknown version).*train again"):
                 type(machine).__new__(type(machine)).__setstate__(other)
-
-
-@pytest.mark.slow
-def test_a_stream_keeps_no_memory():
-    psutil = pytest.importorskip("psutil")
-    process, random = psutil.Process(), np.random.default_rng(0)
-    stream, sizes = estimators.PegasosClassifier(alpha=1e-3), []
-    for part in range(600):
-        x = random.normal(size=(500, 50))
-        stream.partial_fit(x, (x[:, 0] > 0).astype(int), classes=[0, 1])
-        if part % 100 == 99:
-            sizes.append(process.memory_info().rss)
-    assert sizes[-1] - sizes[1] < 10 * 2**20  # 400 parts of 200 KiB were seen meanwhile
 
 
 def test_a_grid_search_compiles_nothing_that_a_fit_of_its_size_has_compiled():
@@ -494,15 +470,6 @@ def test_without_scikit_learn_the_library_imports_and_estimators_say_what_to_ins
     assert "needs scikit-learn" in run.stdout and "pip install 'jaxsvm[sklearn]'" in run.stdout
 
 
-def test_error_correcting_codes_by_scikit_learns_own_wrapper():
-    from sklearn.multiclass import OutputCodeClassifier
-
-    ours, theirs = (
-        OutputCodeClassifier(kind(gamma=0.5), code_size=2, random_state=0) for kind in (estimators.SVC, svm.SVC)
-    )
-    np.testing.assert_array_equal(ours.fit(X, Y).predict(X), theirs.fit(X, Y).predict(X))
-
-
 def test_weights_are_routed_through_a_pipeline_and_a_search():
     from sklearn import config_context
 
@@ -576,27 +543,6 @@ def test_interior_points_that_rounding_ends_are_not_handed_to_pair_steps():
         ours = estimators.SVC(kernel="linear", tol=1e-15).fit(*overlapping(600, 6, scales=True))
     assert 1e-15 < ours.certificate_.relative_gap < 1e-6
     assert ours.n_iter_.max() < 200
-
-
-def test_the_better_of_interior_points_and_pair_steps(monkeypatch):
-    """Pair steps are asked for where interior points ended far off, with a cap."""
-    x, labels = overlapping(600, 6, scales=True)
-    y, caps = np.where(labels == "yes", 1.0, -1.0), []
-    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, acceptable_gap=0.0))
-    data = many.hinge_data(y, np.ones(600), "free")
-
-    def ended(gap):
-        def by_pairs(most):
-            caps.append(most)
-            certificate = Certificate(np.float64(2), np.float64(1), np.float64(gap))
-            return many.Solved(np.zeros(600), 0.0, certificate, most, Status.MAX_STEPS)
-
-        with jax.enable_x64(True):
-            return many.solve_in_features(x, data, 1e-15, by_pairs).status
-
-    assert ended(0.5) == Status.STALLED
-    assert ended(0.0) == Status.MAX_STEPS
-    assert caps == [600 * many.MEASURED.steps_per_sample] * 2
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
@@ -703,15 +649,6 @@ def test_a_verbose_estimator_says_how_each_problem_ended(name, capsys):
     assert "steps" in last and "left" not in last
     getattr(estimators, name)().fit(X, Y)
     assert not capsys.readouterr().out
-
-
-def test_a_verbose_estimator_estimates_the_time_left(capsys):
-    progress = Progress(estimators.SVC(verbose=True), 3)
-    progress.ended(many.constant_solution(4, 0.0))
-    assert not capsys.readouterr().out  # less than a second after the last line
-    progress.began, progress.shown = progress.began - 10, progress.shown - 10
-    progress.ended(many.constant_solution(4, 0.0))
-    assert "2 of 3" in (said := capsys.readouterr().out) and "about 5 s left" in said
 
 
 def test_machines_of_several_classes_take_any_solver():

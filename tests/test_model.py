@@ -1,6 +1,5 @@
 """Prediction and models in files: agreement with NumPy, round trips, damage, memory, derivatives."""
 
-import contextlib
 import dataclasses
 import functools
 import io
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from oracle import laplacian, linear, poly, rbf, sigmoid
+from test_path import compilations
 
 import jaxsvm
 from jaxsvm import DataError, FrankWolfe, InputError
@@ -74,22 +74,6 @@ BASES = {
 }
 
 
-@contextlib.contextmanager
-def compilations():
-    """Names a list that grows by one for each program that is compiled, or taken from the disk."""
-    seen = []
-
-    def listen(event, duration, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(duration)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-
-
 # --- values
 
 
@@ -110,15 +94,6 @@ def test_fit_model_and_numpy_agree_on_dense_and_sparse_points(name):
     np.testing.assert_allclose(jaxsvm.decision_function(model, scipy.sparse.csr_matrix(NEW)), want, atol=tolerance)
     paper = jaxsvm.decision_function(model, NEW, calibrated=False)
     np.testing.assert_allclose(paper, want * float(fit.R), atol=tolerance)
-
-
-def test_one_new_point_and_blocks_that_do_not_divide():
-    fit, problem = fitted()
-    basis, coef = problem.gram.expansion(fit.dual_coef)
-    want = rbf(NEW, X, 0.4) @ np.asarray(fit.dual_coef)
-    for block in (1, 5, 13, 14):
-        np.testing.assert_allclose(basis.apply(NEW, coef, block), want, atol=1e-12)
-    np.testing.assert_allclose(basis.apply(NEW[:1], coef), want[:1], atol=1e-12)
 
 
 def test_predict_gives_labels_and_zero_is_positive():
@@ -308,20 +283,6 @@ def test_wide_sparse_rows_are_not_made_dense_all_at_once(sparse_basis):
     program = jax.jit(lambda basis, points, coef: basis.apply(points, coef))
     used = program.lower(basis, points, coef).compile().memory_analysis().temp_size_in_bytes
     assert used < m * d * 4 / 4, used
-
-
-@pytest.mark.parametrize("name", ["rbf", "csr", "nystroem", "fourier"])
-def test_prediction_lowers_for_every_platform(name):
-    fit, problem = fitted(**(BASES[name] | {"dtype": "float32"}))
-    model = jaxsvm.compact(fit, problem)
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype if hasattr(leaf, "dtype") else jnp.float32), model
-    )
-    exported = jax.export.export(jax.jit(jaxsvm.decision_function), platforms=["cpu", "cuda", "tpu"])(
-        shapes, jax.ShapeDtypeStruct((13, D), jnp.float32)
-    )
-    assert exported.platforms == ("cpu", "cuda", "tpu")
-    assert exported.out_avals[0].dtype == jnp.float32
 
 
 # --- files

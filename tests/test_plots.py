@@ -147,24 +147,3 @@ def test_a_picture_shows_itself(path):
     again = pickle.loads(pickle.dumps(path_figure(path)))
     for shown in (again, plots.path_support(path)):
         assert formatters.PNGFormatter()(shown).startswith(b"\x89PNG")
-
-
-CELLS = [
-    "import jaxsvm, numpy as np; from types import SimpleNamespace as Some",
-    "found = Some(Cs=[1, 2], mean=[.1, .2], standard_error=[.1, .1], C=2., C_one_standard_error=1.)",
-    "jaxsvm.plots.path_scores(found)",
-    "jaxsvm.plots.path_scores(found).figure",
-    "import matplotlib.pyplot",
-    "jaxsvm.plots.path_scores(found)",
-]
-
-
-@pytest.mark.slow
-def test_the_last_line_of_a_cell_is_a_picture():
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    nbclient.NotebookClient(notebook, kernel_name="python3").execute()
-    pictures = [[set(output.data) for output in cell.outputs] for cell in notebook.cells]
-    drawn = {"image/png", "text/plain"}
-    assert pictures == [[], [], [drawn], [drawn], [], [drawn]]

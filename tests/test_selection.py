@@ -65,24 +65,6 @@ def test_extremes_of_one_vector_in_float32(name, n):
         assert int(index) == SEARCHES[name][2](lane) and float(value) == lane[int(index)]
 
 
-@pytest.mark.slow
-def test_every_length_with_the_search_in_blocks():
-    """Plain NumPy stands in for the compiler: the blocks themselves, for all lengths, with the extreme everywhere."""
-
-    def found(n, place):
-        block = selection._block_size(n)
-        assert block == 128 or (64 <= block <= 256 and n % block == 0)
-        values = np.zeros(n)
-        values[place] = -1
-        return values
-
-    for n in range(63, 301, 7):
-        places = np.unique([0, 1, n // 2, n - 2, n - 1, min(n - 1, 128), min(n - 1, 127)])
-        values = np.stack([found(n, place) for place in places])
-        _, index = jax.vmap(selection._argmin_in_blocks)(jnp.asarray(values))
-        np.testing.assert_array_equal(index, places)
-
-
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 100, 129, 512, 1024, 1025, 3000])
 def test_folds_see_every_place(n):
     places = np.unique(np.clip([0, 1, n // 2, n - 2, n - 1, 127, 128], 0, n - 1))

@@ -73,14 +73,6 @@ def test_a_fit_is_that_of_its_samples_alone(n):
     assert float(fit.certificate.dual) == pytest.approx(float(whole.certificate.dual), rel=1e-9)
 
 
-def test_a_hinge_fit_is_that_of_its_samples_alone():
-    solver = jaxsvm.SMO(tol=1e-6)
-    fit, whole = (jaxsvm.check(jaxsvm.fit(hinge(150, store=store), solver)) for store in (None, True))
-    assert fit.alpha.shape == (150,)
-    assert float(fit.certificate.dual) == pytest.approx(float(whole.certificate.dual), rel=1e-6)
-    np.testing.assert_allclose(fit.margins, whole.margins, atol=1e-2)
-
-
 def test_a_second_size_of_a_class_compiles_nothing(compiled):
     Cs = np.geomspace(0.1, 10, 5)
 
