@@ -73,7 +73,6 @@ class Solver(NamedTuple):
 
 
 def _steps(trial: "Trial", steps: int) -> int:
-    """As many steps, or fewer where each passes over many samples."""
     return min(steps, max(300, 40_000_000 // trial.form.n))
 
 
@@ -102,7 +101,6 @@ def _smo(**options: Any) -> Callable[[Any, "Trial"], Any]:
 
 
 def _working_set(svm: Any, trial: "Trial") -> Any:
-    """Sets of a few samples, that there are many of them."""
     return svm.WorkingSet(tol=trial.tol, size=16, fresh=8, max_steps=_steps(trial, 2000))
 
 
@@ -275,7 +273,6 @@ class Trial:
 
 
 def trial_of(number: int, seed: int = 0) -> Trial:
-    """Problem `number`: of the form `number % FORMS`, all else drawn from `(seed, number)`."""
     return _drawn(form_of(number % FORMS, seed), np.random.default_rng([seed, 2, number]), f"{number}/{seed}")
 
 
@@ -381,7 +378,6 @@ def _kernel(rng: np.random.Generator, form: Form, x: np.ndarray) -> tuple:
 
 
 def _nearest(x: np.ndarray) -> float:
-    """A usual squared distance between neighbours, of some points: small beside the numbers of near duplicates."""
     some = x[:50]
     squared = judge.distances(some, squared=True)
     nearest = np.where(squared > 0, squared, np.inf).min(axis=1)
@@ -389,7 +385,6 @@ def _nearest(x: np.ndarray) -> float:
 
 
 def _indefinite(rng: np.random.Generator, form: Form) -> np.ndarray:
-    """A symmetric matrix with eigenvalues of both signs: far from semidefinite, or nearly."""
     n = form.n
     A = rng.normal(size=(n, n))
     K = (A + A.T) / 2 if rng.random() < 0.5 else A @ A.T / n - rng.uniform(0.02, 0.5) * np.eye(n)
@@ -422,7 +417,6 @@ def _weights(rng: np.random.Generator, form: Form, y: np.ndarray) -> tuple[np.nd
 
 
 def _value(rng: np.random.Generator, form: Form, scale: float) -> float:
-    """C or nu: any between 1e-8 and 1e8, or one that matters for kernel values of this scale."""
     if rng.random() < 0.3:
         return float(10 ** rng.uniform(-8, 8))
     if form.kind == "slack":
@@ -472,12 +466,10 @@ LARGE = tuple(
 
 
 def large_trial(number: int, seed: int = 0) -> Trial:
-    """Problem `number` of the large ones; after all forms come other draws of the same."""
     return _drawn(LARGE[number % len(LARGE)], np.random.default_rng([seed, 3, number]), f"large {number}/{seed}")
 
 
 def path_trial(number: int, seed: int = 0) -> Trial:
-    """Path `number` of those alone: eight values of C, in turn of both losses; the rarer class may be one of 500."""
     loss, index = ("path", "path, hinge")[number % 2], number // 2 % PATH_FORMS
     form = form_of(NAMES.index(loss) + len(NAMES) * index, seed)
     rng = np.random.default_rng([seed, 4, number])
@@ -569,7 +561,6 @@ def gram_of(trial: Trial, svm: Any) -> Any:
 
 
 def sparse_points(trial: Trial) -> Any:
-    """CSR with the same number of stored entries in every row, zeros among them."""
     columns = np.broadcast_to(np.arange(trial.x.shape[1]), trial.x.shape) if trial.kept is None else trial.kept
     n, width = columns.shape
     columns = np.sort(columns, axis=1)
@@ -764,7 +755,6 @@ def _compiled(form: Form) -> Any:
 
 
 def _deal(y: np.ndarray) -> np.ndarray:
-    """A fold for each sample, class by class."""
     folds = np.zeros(len(y), int)
     for sign in (-1, 1):
         folds[y == sign] = np.arange((y == sign).sum()) % FOLDS
@@ -808,7 +798,6 @@ def run(trial: Trial) -> list[Outcome]:
 
 
 def judged_or_nan(facts: Facts, said: Statement) -> Verdict:
-    """What the judge says; NaN in any number that is returned is a defect whatever the status."""
     numbers = [said.gap, said.primal, said.dual, said.bias, *np.ravel(said.alpha), *np.ravel(said.dual_coef)]
     if np.isnan(np.asarray(numbers, float)).any():
         return Verdict("", f"NaN beside {said.status}", np.nan, np.nan)
@@ -844,13 +833,11 @@ DRAWS = {"all": (FORMS, trial_of), "paths": (2 * PATH_FORMS, path_trial), "hosti
 
 
 def write_log(log: Path, outcomes: list[Outcome]) -> None:
-    """Append the outcomes of one trial, all or none: a line."""
     with log.open("a") as lines:
         lines.write(json.dumps(outcomes) + "\n")
 
 
 def read_log(log: Path) -> dict[str, list[Outcome]]:
-    """The outcomes of a log by name of the trial."""
     known = {}
     for line in log.read_text().splitlines() if log.exists() else []:
         outcomes = [Outcome(*fields)._replace(verdict=Verdict(*fields[6])) for fields in json.loads(line)]
@@ -859,7 +846,6 @@ def read_log(log: Path) -> dict[str, list[Outcome]]:
 
 
 def drop_programs() -> None:
-    """Let compiled programs go before their memory maps are more than Linux grants."""
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         import jax
@@ -896,12 +882,10 @@ def _line(name: str, outcomes: list[Outcome], shown: list[str]) -> str:
 
 
 def lies_of(outcomes: list[Outcome]) -> list[str]:
-    """Every lie in words."""
     return [f"{outcome.words}\n    LIE: {outcome.verdict.lie}" for outcome in outcomes if outcome.verdict.lie]
 
 
 def understated_of(outcomes: list[Outcome]) -> list[str]:
-    """Every gap that says less than is true, and every crash, in words."""
     return [
         f"{outcome.words}\n    {outcome.status}: {outcome.verdict.understated}"
         for outcome in outcomes
@@ -924,7 +908,6 @@ def prepare(x64: bool) -> None:
 def run_many(
     count: int, seed: int, x64: bool, jobs: int, log: Path | None = None, dtype: str = "", draws: str = "all"
 ) -> list[Outcome]:
-    """Problems 0 to `count`; several processes share the forms."""
     if jobs == 1:
         return run_numbers(range(count), seed, x64, log, dtype, draws)
     shares = [[number for number in range(count) if number % FORMS % jobs == job] for job in range(jobs)]

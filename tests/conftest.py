@@ -42,7 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def known(flag: str) -> bool:
-    """Ask this jaxlib whether it has a flag of XLA, in a process of its own: one that it does not know ends it."""
     begun = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.make_cpu_client()"]
     environment = os.environ | {"XLA_FLAGS": flag}
     return subprocess.run(begun, env=environment, capture_output=True, check=False).returncode == 0
@@ -56,13 +55,11 @@ process 65,530 (vm.max_map_count), and XLA crashes without a word where one more
 
 @pytest.fixture(autouse=True)
 def no_interruption_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Ctrl-C of one test is not the first of two of the next."""
     monkeypatch.setattr("jaxsvm.loop.interruption.Interruption.last", -float("inf"))
 
 
 @pytest.fixture(autouse=True)
 def few_programs() -> Iterator[None]:
-    """Compiled programs never crowd a worker out of memory maps; the cache on disk gives them back."""
     yield
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()

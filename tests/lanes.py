@@ -43,8 +43,6 @@ def regression(x):
 
 
 def gradient(problem, solver=None):
-    """Of a mean of squared coefficients over the lanes, with respect to all points."""
-
     def coefficients(x):
         made = problem(x)
         return (jaxsvm.fit(made, tol=1e-4) if solver is None else jaxsvm.fit(made, solver)).dual_coef

@@ -91,7 +91,6 @@ def mesh(axes: tuple[int, ...] = (DEVICES,), names: tuple[str, ...] = ("rows",),
 
 
 def agree(found: Any, alone: Any, name: str) -> None:
-    """Each certificate holds: the optimum lies in both intervals; solvers that converge end close to each other."""
     assert found.alpha.shape == alone.alpha.shape, name
     assert found.status.name == alone.status.name, (name, found.status.name, alone.status.name)
     primals, duals = ([float(getattr(fit.certificate, side)) for fit in (found, alone)] for side in ("primal", "dual"))
@@ -159,7 +158,6 @@ def refused(call: Callable[[], Any], message: str) -> None:
 
 
 def moved(program: Any) -> int:
-    """The most numbers that a collective operation of a compiled program moves at once; 0 if there is none."""
     kinds = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
     moves = re.findall(rf"= (.*?) (?:{kinds})(?:-start)?\(", program.as_text())
     arrays = [shape for move in moves for shape in re.findall(r"\w+\[([\d,]*)\]", move)]

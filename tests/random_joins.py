@@ -105,7 +105,6 @@ def random_column(db, rng, family, n, gone, kind=None):
 
 
 def declare(db, kind, values, rng):
-    """A type; an ENUM of its own, in any order."""
     if kind != "ENUM":
         return kind
     name = f"e{int(rng.integers(1 << 60))}"
@@ -273,7 +272,6 @@ def judged(seed: int, forms: int = 2) -> dict[str, str]:
 
 
 def joined(db, schema, nan_is_null):
-    """The joined rows as an Arrow table, columns as `table.column`."""
     listed = [f"{quoted(n)}.{quoted(c)} AS {quoted(f'{n}.{c}')}" for n in schema.names for c in schema.features[n]]
     return db.sql(f"SELECT {', '.join(listed)} FROM {from_clause(db, schema, nan_is_null)}").to_arrow_table()
 

@@ -29,7 +29,6 @@ JOBS = int(os.environ.get("JAXSVM_ADVERSARIAL_JOBS", "1"))
 
 
 def honest(outcomes):
-    """Neither a lie nor a gap that is said too small; the problems in words where there is one."""
     wrong = adversarial.lies_of(outcomes) + adversarial.understated_of(outcomes)
     assert not wrong, "\n" + "\n".join(wrong)
 
@@ -39,7 +38,6 @@ def honest(outcomes):
 
 
 def named(name, x, y, C, solver, *, spec=("linear",), kind="hinge", bias="regularized", **form):
-    """A trial that is no draw: a key of EXACT for the solver, and a tolerance of 1e-4."""
     held = {"held": "dense", "sparse": False, "dtype": x.dtype.name, "values": x.dtype.name, **form}
     shape = Form("smo", kind, len(y), x.shape[1], name, bias=bias, weighted=False, **held)
     title = f"{name}, solved by {solver}"
@@ -56,7 +54,6 @@ EXACT = {
 
 
 def rows(n, order, sparse):
-    """Linear hinge, x = abs of normals: sums over samples are long."""
     rng = np.random.default_rng(0)
     x = abs(rng.normal(size=(n, 2))).astype(np.float32)
     y = np.where(x[:, 0] - x[:, 1] + rng.normal(size=n) > 0, 1.0, -1.0)
@@ -137,7 +134,6 @@ def test_a_ball_far_from_the_origin_covers_its_points(dtype, offset, held):
 
 
 def near_duplicates(dtype, offset, held, kind):
-    """Times, or coordinates: an RBF kernel sees differences that are small beside their numbers."""
     rng = np.random.default_rng(0)
     centres = offset * rng.normal(size=(8, 2))
     x = (centres[np.arange(40) % 8] + rng.normal(size=(40, 2))).astype(dtype)

@@ -23,7 +23,6 @@ def cloud(dtype, offset, n=30, d=2):
 
 
 def radius_squared(x):
-    """Of the points as their dtype holds them."""
     x = x.astype(np.longdouble)
     x = (x - x.mean(axis=0)).astype(np.float64)
     return oracle_hinge.solve_meb(x @ x.T)[1]

@@ -38,14 +38,12 @@ def invoke(*arguments):
 
 
 def report_of(*arguments, code=0):
-    """The report of a command, as JSON, which ends with this exit code."""
     result = invoke(*arguments, "--json")
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)
 
 
 def refusal(*arguments):
-    """What a refusal says: one line of ours, or typer's about an option."""
     result = invoke(*arguments)
     assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.output
     assert result.stdout == "" and "Traceback" not in result.stderr
@@ -62,7 +60,6 @@ def points():
 
 
 def table(file, header, x, y):
-    """Write a CSV file of points and labels; a header if there is one."""
     lines = [",".join([*map(repr, row), label]) for row, label in zip(x.tolist(), y, strict=True)]
     file.write_text("\n".join([*filter(None, [header]), *lines]) + "\n", encoding="utf-8")
     return file
@@ -76,7 +73,6 @@ def svmlight(path, x, y, base):
 
 @pytest.fixture(scope="module")
 def data(points, tmp_path_factory):
-    """A CSV file of 80 points with labels "no" and "yes"."""
     return table(tmp_path_factory.mktemp("data") / "points.csv", "a,b,c,answer", *points)
 
 
@@ -89,7 +85,6 @@ def model(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def flowers(tmp_path_factory):
-    """Iris with its names, as CSV, and the same rows as svmlight with other labels."""
     x, y = load_iris(return_X_y=True)
     directory, names = tmp_path_factory.mktemp("flowers"), np.asarray(["setosa", "versicolor", "virginica"])[y]
     file = table(directory / "iris.csv", "a,b,c,d,kind", x, names)
@@ -699,7 +694,6 @@ def test_pipes(data, model, tmp_path):
 
 
 def process(*arguments, closed=False, before="", **options):
-    """The command as a process of its own, whose stdout is what the system gives it."""
     environment = {"JAXSVM_CACHE": "off", "PYTHONPATH": f"{before}{ROOT}", **options.pop("env", {})}
     command = [sys.executable, "-m", "jaxsvm", *map(str, arguments)]
     command = ["sh", "-c", 'exec "$@" >&-', "sh", *command] if closed else command
@@ -714,7 +708,6 @@ def one_line(done):
 
 
 def rare(text):
-    """Of processes, each of which takes seconds to begin."""
     return pytest.param(text, marks=pytest.mark.slow)
 
 

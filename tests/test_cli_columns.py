@@ -27,7 +27,6 @@ from jaxsvm.model_selection.cross_validation import Scores
 
 @pytest.fixture(autouse=True)
 def in_32_bits():
-    """As users have it: the command turns x64 on by itself."""
     with jax.enable_x64(False):
         yield
 
@@ -147,7 +146,6 @@ def test_decimal_commas_types_and_no_header(frame, tmp_path):
 
 
 def table(**columns):
-    """A CSV file of a header and the rows of some columns."""
     return pd.DataFrame(columns).to_csv(index=False)
 
 
@@ -160,7 +158,6 @@ FRAME = pd.DataFrame({"a": NUMBER, "b": OTHER, "kind": KIND})
 
 
 def parts(folder):
-    """A directory of Parquet parts, of which one has no rows."""
     folder.mkdir()
     for number, part in enumerate((FRAME[:20], FRAME[:0], FRAME[20:])):
         part.to_parquet(folder / f"part-{number}.parquet", index=False)
@@ -288,7 +285,6 @@ def test_as_a_user_types_it(frame, tmp_path):
 
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory):
-    """A hundred samples of two classes that overlap, of which one has ten."""
     rng = np.random.default_rng(1)
     y = np.repeat(["rare", "usual"], [10, 90])
     x = rng.normal(size=(100, 2)) + 1.0 * (y == "rare")[:, None]

@@ -67,7 +67,6 @@ def _hinge(bias):
 
 
 def _free_optimum(K, y, C, weight):
-    """As a box without a lid, whose ridge is part of the matrix."""
     present = weight > 0
     Q = oracle_hinge.signed(K, y) + np.diag(1 / (C * np.where(present, weight, 1)))
     return oracle_hinge.box_solution(Q, np.ones(N), 100 * C * present, y).primal
@@ -186,7 +185,6 @@ SOLVERS = {
 
 
 def each(cases, rare=lambda case: case.slow):
-    """A test of every case; the rarer ones with the slow tests."""
     return pytest.mark.parametrize(
         "name", [pytest.param(name, marks=pytest.mark.slow) if rare(cases[name]) else name for name in cases]
     )
@@ -196,7 +194,6 @@ every_solver, every_problem = each(SOLVERS), each(PROBLEMS)
 
 
 def problem(kind, value=2.0, dtype="float64", gamma=0.5, **options):
-    """A problem of the list, on the samples."""
     return PROBLEMS[kind].make(gram(dtype, gamma), data()[1], value, **options)
 
 
@@ -210,7 +207,6 @@ WEIGHT = np.random.default_rng(1).permutation(np.repeat([0.0, 1.0, 2.0], N // 3)
 
 
 def with_(solver, **changes):
-    """A configuration, inside its wrappers, with some fields changed; `max_steps` by whatever name it has."""
     names = {field.name for field in dataclasses.fields(solver)}
     if "solver" in names and "tol" not in names:
         return dataclasses.replace(solver, solver=with_(solver.solver, **changes))
@@ -448,7 +444,6 @@ def answers(kind, here, seed=0):
 
 
 def assert_same(one, other, eps):
-    """Whatever two problems say is the same, to some roundings of the largest number of its vector."""
     for name in ("present", "feasible", "diagonal", "point", "products", "objective", "margins"):
         a, b = np.asarray(one[name], np.float64), np.asarray(other[name], np.float64)
         size = np.abs(one["products"] if name == "margins" else b).max()

@@ -72,7 +72,6 @@ CS = (0.5, 2.0, 8.0)
 
 
 def on_device() -> Data:
-    """The shared samples in the float that JAX has by default where this is called."""
     x, y = data()
     dtype = jax.dtypes.canonicalize_dtype(float)
     given = (np.asarray(x, dtype), np.asarray(y, dtype), np.asarray(CS, dtype), np.asarray(CS[1], dtype))
@@ -90,7 +89,6 @@ def hinge(d: Data, C: Any = None, kernel: Any = None, bias: str = "free", **opti
 
 
 def codes(d: Data) -> np.ndarray:
-    """The signs as class codes: 0 for +1."""
     with jax.transfer_guard("allow"):
         return (np.asarray(d.y) < 0).astype(np.int32)
 
@@ -101,7 +99,6 @@ def machines(d: Data, build: Callable[..., Any], C: Any = None) -> Any:
 
 
 def by_oracle(C: float) -> float:
-    """The squared hinge's optimal primal value in the certificate's scale."""
     return oracle.solve_svm(kernel_matrix(), data()[1], C, np.ones(N)).optimum
 
 
@@ -111,7 +108,6 @@ def by_hinge_oracle(C: float, bias: str = "free", kernel: str = "rbf") -> float:
 
 
 def slope(value: Callable[[float], float], C: float) -> float:
-    """The derivative of an optimal value, by central differences."""
     h = 1e-3 * C
     return (value(C + h) - value(C - h)) / (2 * h)
 
@@ -218,7 +214,6 @@ def rows(d: Data) -> Any:
 
 
 def joined() -> Any:
-    """Rows of which several share a key on both sides."""
     r, (x, y) = np.random.default_rng(0), data()
     left = {"key": r.integers(0, 5, N), "u": x[:, 0], "label": y > 0}
     return jaxsvm.relational.Join(
@@ -231,15 +226,12 @@ def slacks(d: Data) -> Any:
 
 
 def has_values(tree: Any) -> bool:
-    """Whether all numbers that came back are numbers."""
     with jax.transfer_guard("allow"):
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     return bool(leaves) and all(np.isfinite(leaf).all() for leaf in leaves if leaf.dtype.kind == "f")
 
 
 def layers(d: Data, make: Callable[..., Any]) -> Any:
-    """Gradients of what a batch of linear layers returns."""
-
     def value(x: Any) -> Any:
         return (jaxsvm.fit(make(jaxsvm.gram(Linear(), x), d.y[:12], d.C)).alpha ** 2).sum()
 

@@ -69,7 +69,6 @@ def test_damaged_lines_are_named_counted_and_left_out(tmp_path):
 
 @pytest.fixture
 def many_rows(monkeypatch):
-    """More rows than are fetched."""
     little = dataclasses.replace(rows.MEASURED, rows_held=256, rows_per_point=2, rows_for_centres=200)
     monkeypatch.setattr(rows, "MEASURED", little)
 

@@ -19,7 +19,6 @@ N, D = 60, 3
 
 @functools.cache
 def data():
-    """Points, a move of them, labels, points that are held out and weights of what is measured; exact in float32."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, D))
     y = np.where(x[:, 0] + 0.5 * rng.normal(size=N) > 0, 1.0, -1.0)
@@ -28,7 +27,6 @@ def data():
 
 
 def build(theta, C, loss, kernel, bias):
-    """A problem of `theta`: logs of what C and the kernel's width are multiplied by, and how far the points move."""
     x, move, y, *_ = data()
     points = jnp.asarray(x, theta.dtype) + theta[2] * move.astype(theta.dtype)
     gram = jaxsvm.gram(RBF(0.3 * jnp.exp(theta[1])) if kernel == "rbf" else Linear(), points)
@@ -37,7 +35,6 @@ def build(theta, C, loss, kernel, bias):
 
 
 def measure(fit, problem):
-    """A smooth function of held-out decision values; the bias; margins; the optimal value."""
     _, _, _, new, u, v = (values.astype(problem.dtype) for values in data())
     held_out = jnp.tanh(jaxsvm.decision_function(fit, problem, new) / 3) @ u
     return jnp.stack([held_out, fit.bias, fit.margins @ v, fit.certificate.dual])
@@ -64,7 +61,6 @@ def truth(*case):
 
 
 def assert_close(found, case, tolerances):
-    """Relative to the largest derivative of each measure."""
     expected = truth(*case)
     error = np.abs(np.asarray(found) - expected).max(axis=-1) / np.abs(expected).max(axis=-1)
     assert (error <= tolerances).all(), error

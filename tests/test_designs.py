@@ -29,7 +29,6 @@ def data(n=300, d=3, seed=0, noise=0.5):
 
 
 def primal(x, y, fit, C, loss, bias, weight=1.0, epsilon=0.1):
-    """The objective by its definition, in float64."""
     f = x.astype(float) @ fit.coef + fit.intercept
     z = np.maximum(np.abs(y - f) - epsilon, 0) if loss == "epsilon_insensitive" else np.maximum(1 - y * f, 0)
     each = z**2 / 2 if loss == "squared_hinge" else z
@@ -37,7 +36,6 @@ def primal(x, y, fit, C, loss, bias, weight=1.0, epsilon=0.1):
 
 
 def as_for_many_rows(monkeypatch):
-    """A start from a part of the rows, Newton's steps, then rows near the margin."""
     small = dataclasses.replace(numbers.MEASURED, most_rows=64, multiplications=1.0)
     for module in (descent, run):
         monkeypatch.setattr(module, "MEASURED", small)

@@ -139,7 +139,6 @@ def test_the_site_builds(tmp_path):
 
 
 def cells(script):
-    """Sources of the cells of a percent script, without marks of markdown."""
     parts = re.split(r"^# %%(.*)\n", script.split("# ---\n", 2)[2], flags=re.MULTILINE)[1:]
     for kind, text in zip(parts[::2], parts[1::2], strict=True):
         lines = text.strip("\n").split("\n")

@@ -15,7 +15,6 @@ from jaxsvm.path.measured import MEASURED
 
 
 def primal(problem, fit, C):
-    """`P` of a fit's w at another C, in float64."""
     margins, coef = np.asarray(fit.margins, float), np.asarray(fit.dual_coef, float)
     loss = np.maximum(0, 1 - margins)
     square = coef @ (np.asarray(problem.y, float) * margins)

@@ -121,7 +121,6 @@ def test_no_nu_machine_passes_the_check_of_class_weights():
 
 
 def weighted_and_repeated():
-    """The data of that check."""
     random = np.random.RandomState(42)
     x, y, weight = random.rand(15, 30), random.randint(0, 3, size=15), random.randint(0, 5, size=15)
     return x, y, weight, x.repeat(weight, axis=0), y.repeat(weight)

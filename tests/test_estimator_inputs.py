@@ -36,7 +36,6 @@ class Wrapped:
 
 
 def in_wide_indices(x):
-    """CSR with 64-bit indices."""
     x = sp.csr_array(x)
     return sp.csr_array((x.data, x.indices.astype(np.int64), x.indptr.astype(np.int64)), shape=x.shape)
 
@@ -291,7 +290,6 @@ COMPUTE = {
 
 
 def fit_and_tell(connection, what):
-    """What becomes of a computation, in a process of its own."""
     try:
         COMPUTE[what]()
     except RuntimeError as error:

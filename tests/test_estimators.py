@@ -329,7 +329,6 @@ SLOPING = np.where(MANY[:, 0] + 0.5 * np.random.default_rng(1).normal(size=2200)
 
 
 def hidden_negative(x):
-    """Kernel values of which one eigenvalue in thousands is negative: twelve products do not show it."""
     K = np.exp(-0.2 * (np.square(x).sum(axis=1)[:, None] + np.square(x).sum(axis=1) - 2 * x @ x.T))
     K[0, 0] -= 0.5
     return K
@@ -504,7 +503,6 @@ def test_frames_tell_their_names(library):
 
 
 def overlapping(n, d, scales=False):
-    """Two classes that no plane tells apart, of features of like sizes or not."""
     rng = np.random.default_rng(n + d)
     x = rng.normal(size=(n, d)) * (10.0 ** rng.integers(-2, 3, d) if scales else 1.0)
     y = np.where(x @ (rng.normal(size=d) / x.std(axis=0)) + rng.normal(size=n) + 0.5 > 0, "yes", "no")
@@ -531,7 +529,6 @@ def test_linear_machines_of_few_features_end_at_any_C(dtype):
 
 
 def hinge(machine, x, y):
-    """The primal objective of a linear machine at C = 1."""
     w = machine.dual_coef_[0] @ np.asarray(machine.support_vectors_, float)
     slack = 1 - np.where(y == "yes", 1, -1) * (x.astype(float) @ w + machine.intercept_[0])
     return w @ w / 2 + np.maximum(0, slack).sum()
@@ -615,7 +612,6 @@ def test_decisions_on_float32_points_are_those_of_the_certificate(kernel):
 
 
 def exact_kernel(name, options):
-    """scikit-learn's function of that name."""
     wanted = {"linear": (), "rbf": ("gamma",), "poly": ("gamma", "coef0", "degree")}[name]
     return functools.partial(pairwise_kernels, metric=name, **{key: options[key] for key in wanted})
 

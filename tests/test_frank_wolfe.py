@@ -29,7 +29,6 @@ def classification(n=100, d=3, noise=0.15, seed=0):
 
 @functools.cache
 def example(kernel="rbf", C=10.0):
-    """Signs, Kt, problem, exact solution."""
     x, y = classification()
     params = {"rbf": {"gamma": 0.5}, "linear": {}, "poly": {"degree": 2, "gamma": 1.0, "coef0": 1.0}}
     K = oracle.kernel_matrix(kernel, x, **params[kernel])

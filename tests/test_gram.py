@@ -286,7 +286,6 @@ HARD_KERNELS = {
 
 
 def near_duplicates(scale, offset, dtype, d=6):
-    """Points all over the place, half of which have a neighbour within a kernel's width."""
     rng = np.random.default_rng(6)
     x = offset + scale * rng.normal(size=(20, d))
     return np.concatenate([x, x + rng.normal(size=(20, d)) / d]).astype(dtype)

@@ -80,7 +80,6 @@ def functional():
 
 
 def measure(fit):
-    """A number that every differentiable value of a fit has a part in."""
     (a, b, c), (d, e, f) = functional()
     certificate = fit.certificate.primal + 0.5 * fit.certificate.dual
     return 10 * fit.alpha @ a + fit.dual_coef @ b + fit.margins @ c + d * fit.bias + e * fit.R + f * certificate
@@ -188,7 +187,6 @@ def known_support():
 
 
 def rbf_loss(log_parameters, solver=None):
-    """A smooth loss of decision values at points that were not fitted, of (log C, log gamma)."""
     C, gamma = jnp.exp(log_parameters)
     here = svm(RBF(gamma), C)
     fitted = implicit.solution(here, known_support()) if solver is None else fit(here, solver)

@@ -584,7 +584,6 @@ LOOSE = {
 
 
 def no_time_for_products(monkeypatch):
-    """As if each certificate would take too long once a fit is stopped."""
     measured = dataclasses.replace(bursts.MEASURED, samples_of_a_long_product=1, samples_of_a_last_product=4)
     monkeypatch.setattr(bursts, "MEASURED", measured)
 

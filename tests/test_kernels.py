@@ -22,7 +22,6 @@ ARD = np.array([0.3, 0.02, 1.1, 0.5])
 
 
 def weighted(width, x, z):
-    """`width / (width + |x - z|^2)`: a user's function; NumPy and JAX both run it."""
     return width / (width + ((x - z) ** 2).sum())
 
 

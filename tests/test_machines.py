@@ -28,7 +28,6 @@ def machines(name, **options):
 
 
 def one_by_one(name):
-    """Fits of problems that are written out, in the order of the machines."""
     make, codes = hinge(), range(3)
     if name == "rest":
         return [jaxsvm.fit(make(np.where(code == Y, 1, -1))) for code in codes]

@@ -54,7 +54,6 @@ def fit_of(dtype):
 
 @functools.cache
 def fitted(name="rbf", sparse=False, dtype="float64", **options):
-    """One fit's coefficients on any Gram operator: prediction does not ask where they come from."""
     kernel = KERNELS[name][0] if isinstance(name, str) else name
     x = X.astype(dtype)
     operator = jaxsvm.gram(kernel, scipy.sparse.csr_matrix(x) if sparse else x, **options)

@@ -33,7 +33,6 @@ def data(n=160, d=4, separable=False):
 
 
 def bounded(fit, optimum, rel=1e-7):
-    """The certificate holds, and holds the optimum."""
     assert fit.status.name == "CONVERGED"
     assert float(fit.certificate.dual) <= optimum * (1 + rel)
     assert float(fit.certificate.primal) >= optimum * (1 - rel)
@@ -58,7 +57,6 @@ def test_reaches_the_gap_for_every_C(name, separable):
 
 
 def a_third(values):
-    """The first of three are always tested, the others with the slow tests."""
     return [value if i % 3 == 0 else pytest.param(value, marks=pytest.mark.slow) for i, value in enumerate(values)]
 
 

@@ -24,7 +24,6 @@ OF_DEVELOPERS = {"pytest", "ruff", "basedpyright", "mkdocs", "mkdocs-material", 
 
 
 def packages(extra):
-    """Names of all packages that an extra asks for."""
     names = set()
     for wanted in PROJECT["project"]["optional-dependencies"][extra]:
         name, inner = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", wanted).groups()

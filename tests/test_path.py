@@ -40,7 +40,6 @@ def gram(dtype="float64", n=N, noise=0.1):
 
 
 def kernel_of(here):
-    """The kernel values that the operator stands for, in float64."""
     return np.asarray(here.matvec(jnp.eye(here.n, dtype=here.dtype)), np.float64)
 
 

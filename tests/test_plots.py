@@ -30,7 +30,6 @@ def path(problem):
 
 
 def spoilt(path, status, gap):
-    """The same path with its first value ended otherwise."""
     gaps = path.certificate.relative_gap.at[0].set(gap)
     certificate = Certificate(path.certificate.primal, path.certificate.dual, gaps)
     code = StatusCode(jnp.asarray(path.status.code).at[0].set(int(status)))

@@ -17,7 +17,6 @@ from jaxsvm.numerics.precision import in_double, like
 
 
 def judged(K, y, C, fit):
-    """`(P - D) / D` of the hinge problem with a free bias, of the numbers that are returned."""
     K, y, a = np.asarray(K, float), np.asarray(y, float), np.asarray(fit.alpha, float)
     coef, b = np.asarray(fit.dual_coef, float), float(fit.bias)
     f = K @ coef + b
@@ -368,7 +367,6 @@ def test_the_tolerance_of_a_fit_may_be_differentiated():
 
 
 def unscaled(n=300):
-    """Columns of very different sizes, far from 0, in float32."""
     rng = np.random.default_rng(0)
     normal = rng.normal(size=(n, 6))
     y = np.sign(normal @ rng.normal(size=6) + 0.8 * rng.normal(size=n))

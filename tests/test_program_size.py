@@ -25,7 +25,6 @@ def test_a_program_keeps_to_its_budget(name):
 
 
 def lower_everywhere(trace):
-    """Lower a trace for the platforms that this machine need not have; nothing is compiled."""
     for platform in ("cuda", "tpu"):
         assert trace.lower(lowering_platforms=(platform,)).as_text().count("\n") > 10, platform
 

@@ -25,13 +25,11 @@ def solve(n):
 
 @pytest.fixture(autouse=True)
 def looked_for_again(monkeypatch):
-    """Other tests put functions of their own in the place of compiled ones, perhaps just when these were looked for."""
     monkeypatch.setattr(programs._registry, "modules", 0)
 
 
 @pytest.fixture
 def crowded(monkeypatch):
-    """Any program is one too many."""
     monkeypatch.setattr(programs, "PROGRAMS_KEPT", 0)
 
 

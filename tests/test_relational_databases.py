@@ -19,7 +19,6 @@ from jaxsvm.relational.tables import pushdown
 
 
 def _program(name):
-    """The path of one of PostgreSQL's programs, which Debian keeps off the PATH."""
     found = sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{name}"))
     return found[-1] if found else shutil.which(name)
 

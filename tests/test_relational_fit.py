@@ -391,7 +391,6 @@ def test_errors_say_what_to_do():
 
 
 def two_of_one_name():
-    """Two tables with a feature x each: the fit, and the joined rows by their whole names."""
     rng = np.random.default_rng(0)
     f = {"k": rng.integers(0, 5, 60), "x": rng.normal(size=60), "y": np.arange(60) % 2}
     d = {"id": np.arange(5), "x": 3 * rng.normal(size=5)}

@@ -18,7 +18,6 @@ from jaxsvm.relational.schema.join import prepared
 
 
 def relinked(tree, edges):
-    """The same tables, which all share one key, joined along other edges."""
     kid_of = {i: kid for (i, _), kid in tree.kid.items()}
     count = next(iter(tree.count.values()))
     both = [(a, b) for i, j in edges for a, b in ((i, j), (j, i))]
@@ -135,7 +134,6 @@ def test_rates_and_bounds_of_plain_steps(lam):
 
 
 def many_to_many(n, keys, seed=0):
-    """Three tables on a path: `n^3 / keys^2` rows."""
     rng = np.random.default_rng(seed)
     tables = {name: {c: rng.integers(0, keys, n) for c in columns} | {f"x{name}": rng.uniform(-1, 1, n)}
               for name, columns in (("T0", "a"), ("T1", "ab"), ("T2", "b"))}  # fmt: skip

@@ -37,7 +37,6 @@ def test_names_that_collide_missing_keys_and_nulls_score_as_sql_or_are_refused_b
 
 
 def fact_and_dimension(db, fact_type, dimension_type, values=("'small'", "'medium'", "'large'")):
-    """A fact table whose label is that of its key's first value, and a feature that is 1 there only."""
     cases = f"CASE i % 3 WHEN 0 THEN {values[0]} WHEN 1 THEN {values[1]} ELSE {values[2]} END"
     db.execute(f"CREATE TABLE f AS SELECT CAST({cases} AS {fact_type}) k, CASE WHEN i % 3 = 0 THEN 1 ELSE -1 END y "
                "FROM range(90) t(i)")  # fmt: skip

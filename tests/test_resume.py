@@ -17,7 +17,6 @@ N = 60
 
 @functools.cache
 def hard():
-    """A polynomial kernel at a large C: pair steps crawl, and a polish ends it."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, 6))
     y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)

@@ -63,7 +63,6 @@ def signed(name="rbf", bias="none"):
 
 
 def exact_at(Q, costs, loss):
-    """The dual point of the exact solution, in primal scale."""
     if loss == "hinge":
         return box_solution(Q, np.ones(len(Q)), costs).a
     return oracle.solve_svm(Q, np.ones(len(Q)), 1.0, weight=costs, bias=False).dual_coef
@@ -71,13 +70,11 @@ def exact_at(Q, costs, loss):
 
 @functools.cache
 def solution(C, loss="hinge", name="rbf", bias="none"):
-    """The dual point and the margins of the exact solution."""
     a = exact_at(signed(name, bias), np.full(N, C), loss)
     return a, signed(name, bias) @ a
 
 
 def reference_at(C, loss="hinge", name="rbf", bias="none", gap=0.0, seed=0):
-    """A fit at C, exact or of a gap."""
     noise = np.random.default_rng(seed).normal(size=N)
     how = {"dtype": "float64", "hinge": loss == "hinge"}
     Q = signed(name, bias)
@@ -247,7 +244,6 @@ def test_broken_references_decide_nothing_wrong(name, loss):
 
 
 def w_of_its_own(C_ref, size):
-    """A fit at C_ref whose w is not that of its dual point, and the coefficients of both."""
     noise = np.random.default_rng(5).normal(size=N)
     a = np.clip(solution(C_ref)[0] + size * C_ref * noise, 0, C_ref)
     w = a + size * C_ref * noise[::-1]
@@ -563,7 +559,6 @@ def test_paths_end_at_the_exact_optimum(screen):
 
 @pytest.fixture
 def small_sizes(monkeypatch):
-    """Problems of few samples are compacted too."""
     monkeypatch.setattr(sizes, "MEASURED", dataclasses.replace(sizes.MEASURED, smallest_system=16))
 
 

@@ -41,7 +41,6 @@ def weights():
 
 @functools.partial(jax.jit, static_argnames="bias")
 def started(K, y, nu, weight, p, bias):
-    """The fit that stands where p puts it, without a step: no more than a certificate. And its problem."""
     problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, nu, bias=bias, sample_weight=weight)
     solver = StochasticBatchPerceptron(batch=None)
     return finish(solver, certify(problem, solver, begin(problem, solver, jax.random.key(0), p))), problem

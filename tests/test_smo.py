@@ -49,7 +49,6 @@ def _solve(K, y, C, weight, solver, init, bias):
 
 
 def solve(C=2.0, bias="none", *, K=None, y=None, weight=None, solver=None, init=None):
-    """A fit with all values traced: one compilation a bias, a number of variables and a shape."""
     _, signs, kernel = data()
     K, y = (kernel if K is None else K), (signs if y is None else y)
     weight = np.ones(len(y), K.dtype) if weight is None else weight

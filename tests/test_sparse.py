@@ -15,7 +15,6 @@ from jaxsvm.points.rows import CSR, as_points, dense_rows
 
 @pytest.fixture(scope="module")
 def matrix():
-    """12 x 7 with an empty first, middle and last row, and a full one."""
     rng = np.random.default_rng(0)
     dense = rng.normal(size=(12, 7)) * (rng.random((12, 7)) < 0.3)
     dense[[0, 5, 11]] = 0

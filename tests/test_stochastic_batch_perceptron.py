@@ -55,7 +55,6 @@ def _run(K, y, nus, keys, solver, bias):
 
 
 def run(solver, steps, nu=NU, bias="none", K=None, y=None, seed=0, lanes=LANES):
-    """States after so many steps, and the levels of their means, as lanes of seeds (and of nu): one compilation."""
     _, signs, kernel = data()
     keys = jax.random.split(jax.random.key(seed), lanes)
     nus = jnp.broadcast_to(jnp.asarray(nu, jnp.result_type(float) if K is None else K.dtype), (lanes,))
@@ -74,7 +73,6 @@ def _on_host(leaf):
 
 @functools.cache
 def away_from_the_surface(bias="none"):
-    """A state after 100 steps that stands well inside the ball, where the projection does nothing: a step is linear."""
     here, inside = problem(bias=bias), 0.5 * exact().a
     state = BATCH.init(here, jax.random.key(0))
     counters = Counters.zero()._replace(steps=jnp.asarray(100, jnp.int32))

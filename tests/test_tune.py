@@ -19,7 +19,6 @@ N, M, D = 120, 80, 8
 
 @functools.cache
 def data():
-    """Two of eight features matter."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(N + M, D))
     y = np.where(x[:, 0] * x[:, 1] + 0.5 * x[:, 0] > 0, 1.0, -1.0)

@@ -47,7 +47,6 @@ def data():
 
 
 def problem_of(solver):
-    """What makes a problem that the solver is for."""
     inner = solver
     while hasattr(inner, "solver"):
         inner = inner.solver

@@ -162,7 +162,6 @@ def test_every_method_takes_the_middle_of_the_best_biases(method):
 
 
 def attained(c, w, volume):
-    """The level of one floor in long double, every mass filled in turn."""
     order = np.argsort(c)
     heights, widths = c[order].astype(np.longdouble), w[order].astype(np.longdouble)
     rest = heights - heights[0]

@@ -49,7 +49,6 @@ DUAL = ("FrankWolfe", "CoreVectorMachine", "Newton", "SMO", "WorkingSet", "Inter
 
 
 def made(names):
-    """The configuration of names from the outside: ("polished", "sampled", "FrankWolfe")."""
     *outer, solver = names
     made = SOLVERS[solver]
     for name in reversed(outer):
@@ -58,7 +57,6 @@ def made(names):
 
 
 def allowed(names):
-    """Whether a nesting is one that works, by the order of layers and what each needs of a solver."""
     *outer, solver = names
     layers = [WRAPPERS[name].layer for name in outer]
     if layers != sorted(set(layers), reverse=True):
@@ -78,7 +76,6 @@ QUICK = [("screened", "WorkingSet"), ("screened", "InteriorPoint")]
 
 
 def members_of(contract):
-    """Public members of a contract, those that are only annotated too; but for `bit`, a class's own."""
     names = set(vars(contract)) | set(contract.__annotations__) - {"bit"}
     return sorted(name for name in names if not name.startswith("_"))
 

@@ -63,7 +63,6 @@ def bias_of(problem: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 def layer(x: Any) -> Any:
-    """The mean square of decision values of linear machines, one a leading index of x."""
     y = jnp.where(jnp.arange(LAYER[1]) % 2 == 0, 1.0, -1.0).astype(x.dtype)
 
     def margins(x: Any) -> Any:
@@ -102,7 +101,6 @@ ENTRIES = {
 
 
 def fits(C: Any) -> Any:
-    """A problem and its fit."""
     problem = squared(C)
     return jaxsvm.fit(problem), problem
 
@@ -163,7 +161,6 @@ ON_HOST = {
 
 
 def lowered(entry: Entry) -> Any:
-    """The entry's program before XLA sees it."""
     return traced(entry).lower()
 
 
