@@ -1,6 +1,6 @@
 # Every target sets itself up: nothing but make and Python >= 3.11 is needed.
 #   make demo          a tour that ends with a picture
-#   make test          the tests (make test-slow: the long ones; make test-core: what shows that a version of JAX works)
+#   make test          the tests (make test-slow: the long ones; make test-all: both; make test-core: whether a JAX works)
 #   make lint types    what CI checks besides
 #   make notebooks     runs all notebooks, and keeps what they show beside them
 #   make docs          the site, in build/site
@@ -21,7 +21,7 @@ installed = $(VENV)/.installed-$(1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-core test-slow lint types notebooks docs format clean
+.PHONY: help demo test test-all test-core test-slow lint types notebooks docs format clean
 
 help:
 	@sed -n '2,7s/^# *//p' Makefile
@@ -39,6 +39,8 @@ test-core: $(call installed,core)
 
 test-slow: $(call installed,test)
 	$(BIN)/python -m pytest -q -m slow
+
+test-all: test test-slow
 
 lint: $(call installed,test)
 	$(BIN)/ruff check .

@@ -283,7 +283,11 @@ def test_jit_and_vmap_give_the_answers_of_the_host(name):
     assert not (same and case.random and case.exact is None)
 
 
-@every_solver
+JUDGED = ("pairs", "core vectors", "newton", "smo", "sdca", "interior point", "sbp")
+"""Their certificates in float32 have a stricter judge in `test_adversarial.py`."""
+
+
+@each({name: case._replace(slow=case.slow or name in JUDGED) for name, case in SOLVERS.items()})
 def test_float32_stays_float32(name):
     case = SOLVERS[name]
     fit = jaxsvm.fit(problem(case.problem, dtype="float32"), case.solver)

@@ -318,7 +318,7 @@ def test_runs_under_flags_of_research_code(name):
     assert has_values(found) if not isinstance(found, bool) else found
 
 
-@pytest.mark.parametrize("flags", [narrow, wide])
+@pytest.mark.parametrize("flags", [narrow, pytest.param(wide, marks=pytest.mark.slow)])  # as all other tests run
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_public_operation(name, flags):
     operation = OPERATIONS[name]

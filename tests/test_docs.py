@@ -123,6 +123,7 @@ def test_the_page_of_plans_has_the_tables_of_its_script():
         assert "\n".join(lines) in page, "run benchmarks/plan.py"
 
 
+@pytest.mark.slow
 def test_the_site_builds(tmp_path):
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")

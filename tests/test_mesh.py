@@ -26,7 +26,7 @@ def begun(*arguments: str, devices: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["rows", "entries", "steps", "lanes", pytest.param("more_rows", marks=pytest.mark.slow)]
+    "name", ["rows", "entries", "steps", *(pytest.param(n, marks=pytest.mark.slow) for n in ("lanes", "more_rows"))]
 )
 def test_on_eight_devices(name):
     process = begun(name, devices=8)
