@@ -333,28 +333,3 @@ def slack_bound(K, y, nu, p, bias="none", weight=None) -> float:
     """``sqrt(p'Qp) + V max_i p_i / w_i``: no w has a higher level."""
     weight = np.ones(len(p)) if weight is None else np.asarray(weight)
     return float(np.sqrt(p @ signed(K, y, bias) @ p) + nu * weight.sum() * (p / weight).max())
-
-
-def slack_dual(K, y, nu, bias="none") -> tuple[float, np.ndarray]:
-    """``min_p sqrt(p'Qp) + V max p`` by itself, without the correspondence: for a cap of p a quadratic programme.
-
-    The optimal value of that is convex in the cap, with slope ``-sum(multipliers of the cap) / sqrt(p'Qp)``: a root.
-    No free bias, which would be a second equality.
-    """
-    n, Q = len(y), signed(K, y, bias)
-
-    def capped(cap):
-        found = box_solution(Q, np.zeros(n), np.full(n, cap), np.ones(n), 1.0)
-        root = np.sqrt(found.a @ Q @ found.a)
-        pull = np.maximum(0, -(Q @ found.a) - found.b)  # r = -Qp - b, positive at the cap
-        return found.a, root, -pull.sum() / root + n * nu
-
-    low, high = 1 / n, 1.0
-    if capped(high)[2] <= 0:
-        cap = high
-    elif capped(low * (1 + 1e-9))[2] >= 0:
-        cap = low * (1 + 1e-9)
-    else:
-        cap = brentq(lambda cap: capped(cap)[2], low * (1 + 1e-9), high, xtol=1e-13, rtol=1e-13)
-    p, root, _ = capped(cap)
-    return float(root + n * nu * cap), p

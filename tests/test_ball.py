@@ -170,13 +170,6 @@ def test_ball_of_points(name):
             assert reach == pytest.approx(float(ball.radius), rel=1e-6)
 
 
-def test_ball_of_one_point_and_of_duplicates():
-    for x in (np.ones((1, 3)), np.ones((4, 3))):
-        fit = jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=1.0), x)), FrankWolfe())
-        assert fit.status.name == "CONVERGED"
-        assert float(jaxsvm.ball(fit, jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=1.0), x))).radius) < 1e-6
-
-
 def test_an_svm_with_constant_diagonal_is_a_ball():
     """docs/mathematics.md, The dual: z_i . z_j = Kt_ij, r*^2 = Delta^2 - R*, and the support is a coreset."""
     here = svm()

@@ -250,39 +250,6 @@ def test_coresets_train_a_machine_nearly_as_good(sampler, regulariser):
         np.testing.assert_allclose(small.weight.sum(), 900)
 
 
-def test_a_union_of_parts_has_the_sum_of_their_errors():
-    x, y, u = problem(14, n=400, d=2)
-    C, half = 1.0, 200
-    rng = np.random.default_rng(0)
-    queries = rng.normal(size=(30, 3)) * 3
-    signed = np.zeros(30)
-    parts = []
-    for part in (slice(0, half), slice(half, None)):
-        small = coresets.coreset(x[part], y[part], C / 0.5, 60, 1, clusters=4)
-        h, h_s = (np.asarray(hinges(*data, queries)) for data in ((x[part], y[part]), (small.x, small.y)))
-        whole, drawn = (objectives(queries, *v, C, 0.5) for v in ((h, u[part]), (h_s, small.weight)))
-        signed += np.asarray(drawn - whole)
-        parts.append(small)
-    xs, ys, v = (np.concatenate([getattr(p, name) for p in parts]) for name in ("x", "y", "weight"))
-    F = np.asarray(objectives(queries, hinges(x, y, queries), u, C))
-    F_S = np.asarray(objectives(queries, hinges(xs, ys, queries), v, C))
-    np.testing.assert_allclose(F_S - F, signed, atol=1e-12 * F.max())
-
-
-@pytest.mark.slow
-def test_a_coreset_of_a_coreset_has_the_product_of_their_errors():
-    x, y, _ = problem(15, n=600, d=2)
-    first = coresets.coreset(x, y, 1.0, 200, 0, clusters=8)
-    second = coresets.coreset(first.x, first.y, 1.0, 80, 1, first.weight, clusters=8)
-    queries = coresets.evaluate(second, (x, y)).queries
-    F, F1, F2 = (
-        np.asarray(objectives(queries, hinges(c[0], c[1], queries), c[2], 1.0))
-        for c in ((x, y, np.ones(600)), (first.x, first.y, first.weight), (second.x, second.y, second.weight))
-    )
-    e1, e2, e12 = np.abs(F1 / F - 1), np.abs(F2 / F1 - 1), np.abs(F2 / F - 1)
-    assert (e12 <= (1 + e1) * (1 + e2) - 1 + 1e-9).all()
-
-
 @pytest.mark.slow
 def test_mixture_is_at_most_half_of_uniform_in_error():
     rng = np.random.default_rng(4)

@@ -17,15 +17,6 @@ from jaxsvm.kernels import RBF, Precomputed
 from jaxsvm.loop import bursts
 from jaxsvm.results.fit import Counters, StatusCode, advice, bit_of
 
-
-def test_no_bias():
-    x, y = data()
-    fit = jaxsvm.check(jaxsvm.fit(svm(bias="none"), FrankWolfe(tol=1e-8)))
-    truth = oracle.solve_svm(oracle.kernel_matrix("rbf", x, gamma=0.5), y, 2.0, bias=False)
-    assert float(fit.bias) == 0
-    assert float(fit.certificate.primal) == pytest.approx(truth.optimum, rel=1e-7)
-
-
 # --- failure is data
 # ---------------------------------------------------------------------------------------------------
 

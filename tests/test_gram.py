@@ -212,45 +212,11 @@ def test_float32_values_with_float64_vectors(storage):
 # --- hard data
 
 
-@pytest.mark.parametrize("sparse", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_far_points_in_float32(sparse):
-    rng = np.random.default_rng(1)
-    x = (rng.normal(size=(60, D)) + 1e4).astype(np.float32)
-    x[7] = x[8]
-    new = (rng.normal(size=(9, D)) + 1e4).astype(np.float32)
-    v = rng.normal(size=60).astype(np.float32)
-    given = scipy.sparse.csr_matrix(x) if sparse else x
-    for kernel, truth in (
-        (RBF(0.2), functools.partial(rbf, gamma=0.2)),
-        (Laplacian(0.2), functools.partial(laplacian, gamma=0.2)),
-    ):
-        K = truth(x, x)
-        for options in ({}, {"tile": 16}):
-            operator = gram(kernel, given, **options)
-            np.testing.assert_allclose(operator.rows(jnp.arange(60)), K, atol=3e-6)
-            np.testing.assert_allclose(operator.matvec(v), K @ v, atol=1e-4)
-            basis, weights = operator.expansion(jnp.asarray(v))
-            np.testing.assert_allclose(basis.apply(new, weights), truth(new, x) @ v, atol=1e-4)
-            assert (np.asarray(operator.diag()) == 1).all()
-        low = gram(kernel, given, rank=60)
-        np.testing.assert_allclose(low.rows(jnp.arange(60)), K, atol=5e-4)
-    fourier = gram(RBF(0.2), given, rank=3000, method="fourier")
-    np.testing.assert_allclose(fourier.rows(jnp.arange(60)), rbf(x, x, 0.2), atol=0.12)
-
-
 def test_shift_and_points_belong_together():
     for operator in (gram(RBF(0.4), X), gram(RBF(0.4), X, tile=TILE), gram(RBF(0.4), X, rank=5)):
         np.testing.assert_allclose(operator.x + operator.shift, X, atol=1e-14)
         np.testing.assert_allclose(operator.shift, X.mean(axis=0), atol=1e-14)
     assert not np.asarray(gram(Linear(), X).shift).any()
-
-
-def test_dense_diagonal_is_exact_and_the_matrix_symmetric():
-    x = (np.random.default_rng(2).normal(size=(300, 20)) * 30).astype(np.float32)
-    operator = gram(RBF(1e-3), x, store=True)
-    assert (np.asarray(operator.diag()) == 1).all()
-    np.testing.assert_allclose(operator.K, operator.K.T, atol=2e-6)
-    np.testing.assert_allclose(operator.K, rbf(x, x, 1e-3), atol=5e-6)
 
 
 @pytest.mark.parametrize("kernel", [RBF(2e-3), Polynomial(2, 0.01, 1.0)])

@@ -348,26 +348,35 @@ def test_other_threads_have_one_of_their_own():
     found[0].drivers -= 1
 
 
+def squared():
+    return jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0)
+
+
+CS = [0.1, 1.0, 10.0]
 CALLS = {
-    "fit": lambda callback: jaxsvm.fit(
-        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0), interrupted.PAIRS, callback=callback
-    ),
-    "chain": lambda callback: jaxsvm.solve_path(
-        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y),
-        [0.1, 1.0, 10.0],
-        solver=interrupted.PAIRS,
-        callback=callback,
-    ),
-    "path": lambda callback: jaxsvm.solve_path(
-        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0, 10.0], tol=1e-3, callback=callback
-    ),
-    "tune": lambda callback: jaxsvm.tune(
-        jaxsvm.kernels.RBF(0.5), interrupted.X, interrupted.Y, folds=2, steps=5, callback=callback
-    ),
+    "fit": lambda **options: jaxsvm.fit(squared(), interrupted.PAIRS, **options),
+    "chain": lambda **options: jaxsvm.solve_path(squared(), CS, solver=interrupted.PAIRS, **options),
+    "path": lambda **options: jaxsvm.solve_path(squared(), CS, tol=1e-3, **options),
+    "tune": lambda **options: jaxsvm.tune(RBF(0.5), interrupted.X, interrupted.Y, folds=2, steps=5, **options),
+    "folds": lambda **options: jaxsvm.cross_validate(squared(), CS[:2], 2, solver=interrupted.PAIRS, **options),
 }
 
 
-@pytest.mark.parametrize("kind", CALLS)
+def press(monkeypatch, when):
+    """SIGINT in front of those bursts of steps whose number, from 1, `when` holds of."""
+    burst, calls = bursts._burst, []
+
+    def pressed(*arguments):
+        calls.append(arguments)
+        if when(len(calls)):
+            signal.raise_signal(signal.SIGINT)
+        return burst(*arguments)
+
+    pressed.lower = burst.lower
+    monkeypatch.setattr(bursts, "_burst", pressed)
+
+
+@pytest.mark.parametrize("kind", ["fit", "chain", "path", "tune"])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_callback_that_raises_ends_every_driver_alike(kind):
     calls = []
@@ -376,7 +385,7 @@ def test_a_callback_that_raises_ends_every_driver_alike(kind):
         calls.append(found)
         raise KeyboardInterrupt
 
-    result = CALLS[kind](callback)
+    result = CALLS[kind](callback=callback)
     assert len(calls) == 1
     if kind == "tune":
         assert result.stopped == "interrupted"
@@ -403,12 +412,7 @@ def test_an_interruption_as_a_fit_ends_is_not_forgotten():
         seen.append(place)
         signal.raise_signal(signal.SIGINT)  # between two fits
 
-    path = jaxsvm.solve_path(
-        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y),
-        [0.1, 1.0, 10.0],
-        solver=interrupted.PAIRS,
-        callback=callback,
-    )
+    path = CALLS["chain"](callback=callback)
     assert seen == [0]
     assert path.status.name.tolist() == ["CONVERGED", "INTERRUPTED", "INTERRUPTED"]
     assert np.isinf(path.certificate.relative_gap[1:]).all()
@@ -426,24 +430,13 @@ def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
 
     pressed.lower = certify.lower
     monkeypatch.setattr(bursts, "_certify", pressed)
-    path = jaxsvm.solve_path(
-        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0, 10.0], solver=interrupted.PAIRS
-    )
+    path = CALLS["chain"]()
     assert path.status.name.tolist() == ["CONVERGED", "INTERRUPTED", "INTERRUPTED"]
 
 
 def test_folds_keep_what_was_certified(monkeypatch):
     """Nothing was reached by every fold: the choice is that of the one fold that has values, and says so."""
-    burst, calls = bursts._burst, []
-
-    def pressed(*arguments):
-        calls.append(arguments)
-        if len(calls) == 12:
-            signal.raise_signal(signal.SIGINT)
-        return burst(*arguments)
-
-    pressed.lower = burst.lower
-    monkeypatch.setattr(bursts, "_burst", pressed)
+    press(monkeypatch, lambda number: number == 12)
     problem, Cs = jaxsvm.hinge_problem, [0.1, 1.0, 1e3]
     with pytest.warns(jaxsvm.ConvergenceWarning):
         result = jaxsvm.cross_validate(problem(interrupted.GRAM, interrupted.Y), Cs, 3, solver=jaxsvm.SMO(tol=1e-8))
@@ -456,20 +449,11 @@ def test_folds_keep_what_was_certified(monkeypatch):
 
 
 def test_what_has_no_half_answer_raises(monkeypatch):
-    burst = bursts._burst
-
-    def pressed(*arguments):
-        signal.raise_signal(signal.SIGINT)
-        return burst(*arguments)
-
-    pressed.lower = burst.lower
-    monkeypatch.setattr(bursts, "_burst", pressed)
-    with pytest.raises(KeyboardInterrupt):
-        jaxsvm.C_grid(jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), 4)
-    with pytest.raises(KeyboardInterrupt):
-        jaxsvm.is_coreset(jaxsvm.meb_problem(interrupted.GRAM), [0, 1, 2], 0.1)
-    with pytest.raises(KeyboardInterrupt):
-        jaxsvm.tune(jaxsvm.kernels.RBF(0.5), interrupted.X, interrupted.Y, folds=2, steps=5)
+    press(monkeypatch, lambda number: True)
+    balls = jaxsvm.meb_problem(interrupted.GRAM)
+    for call in (lambda: jaxsvm.C_grid(squared(), 4), lambda: jaxsvm.is_coreset(balls, [0, 1], 0.1), CALLS["tune"]):
+        with pytest.raises(KeyboardInterrupt):
+            call()
 
 
 # --- what the user wants of it ---
@@ -492,11 +476,11 @@ def pressing(calls):
 def test_the_second_within_two_seconds_ends_a_loop_of_calls(kind):
     """A loop of calls ends by two of them, though each meets one; long after the first another one is a first one."""
     calls = []
-    CALLS[kind](pressing(calls))
+    CALLS[kind](callback=pressing(calls))
     with pytest.raises(KeyboardInterrupt):
-        CALLS[kind](pressing(calls))
+        CALLS[kind](callback=pressing(calls))
     Interruption.last -= Interruption.seconds_to_repeat
-    CALLS[kind](pressing(calls))
+    CALLS[kind](callback=pressing(calls))
     assert len(calls) == 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -507,48 +491,22 @@ def test_a_callback_that_raises_is_no_first_of_two():
 
     for _ in range(2):
         with pytest.warns(jaxsvm.ConvergenceWarning):
-            CALLS["fit"](callback)
+            CALLS["fit"](callback=callback)
 
 
-def one_press(monkeypatch):
-    """SIGINT within the first burst of steps of a driver."""
-    burst = bursts._burst
-
-    def pressed(*arguments):
-        monkeypatch.setattr(bursts, "_burst", burst)
-        signal.raise_signal(signal.SIGINT)
-        return burst(*arguments)
-
-    pressed.lower = burst.lower
-    monkeypatch.setattr(bursts, "_burst", pressed)
-
-
-RAISING = {
-    "fit": lambda **options: jaxsvm.fit(
-        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0), interrupted.PAIRS, **options
-    ),
-    "path": lambda **options: jaxsvm.solve_path(
-        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0], solver=interrupted.PAIRS, **options
-    ),
-    "folds": lambda **options: jaxsvm.cross_validate(
-        jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y), [0.1, 1.0], 2, solver=interrupted.PAIRS, **options
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", RAISING)
+@pytest.mark.parametrize("kind", ["fit", "chain", "folds"])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_the_first_raises_where_that_is_asked_for(kind, monkeypatch):
-    one_press(monkeypatch)
+    press(monkeypatch, lambda number: number == 1)
     with pytest.raises(KeyboardInterrupt):
-        RAISING[kind](interrupt="raise")
+        CALLS[kind](interrupt="raise")
     with pytest.raises(jaxsvm.InputError, match="interrupt is 'stop'"):
-        RAISING[kind](interrupt="stop")
+        CALLS[kind](interrupt="stop")
 
 
 def test_a_time_limit_does_not_raise():
     with pytest.warns(jaxsvm.ConvergenceWarning, match="INTERRUPTED"):
-        assert RAISING["fit"](max_seconds=0, interrupt="raise").status.name == "INTERRUPTED"
+        assert CALLS["fit"](max_seconds=0, interrupt="raise").status.name == "INTERRUPTED"
 
 
 # --- what takes long is not waited for ---
@@ -571,11 +529,8 @@ def test_nobody_waits_for_what_is_left():
 
 
 LOOSE = {
-    "pairs": (lambda: jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0), jaxsvm.FrankWolfe(tol=1e-9)),
-    "sets": (
-        lambda: jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y, 1.0),
-        jaxsvm.WorkingSet(tol=1e-9, size=32, fresh=16),
-    ),
+    "pairs": (squared, jaxsvm.FrankWolfe(tol=1e-9)),
+    "sets": (squared, jaxsvm.WorkingSet(tol=1e-9, size=32, fresh=16)),
     "hinge": (
         lambda: jaxsvm.hinge_problem(interrupted.GRAM, interrupted.Y, 1.0, bias="free"),
         jaxsvm.SMO(tol=1e-9, check_every=20),
@@ -617,19 +572,10 @@ def test_a_path_keeps_the_value_that_was_running(monkeypatch):
     """Interrupted in its first value, without time for a product, it has that value's best point, certified."""
     from jaxsvm.path import coarse_to_fine
 
-    burst, calls = bursts._burst, []
-
-    def pressed(*arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
-            signal.raise_signal(signal.SIGINT)
-        return burst(*arguments)
-
-    pressed.lower = burst.lower
-    monkeypatch.setattr(bursts, "_burst", pressed)
+    press(monkeypatch, lambda number: number == 2)
     no_time_for_products(monkeypatch)
     monkeypatch.setattr(coarse_to_fine, "LOOP", bursts.MEASURED)
-    problem = jaxsvm.svm_problem(interrupted.GRAM, interrupted.Y)
+    problem = squared()
     path = jaxsvm.solve_path(problem, [1.0, 300.0], tol=1e-12)
     assert path.status.name.tolist() == ["INTERRUPTED"] * 2
     gaps = np.asarray(path.certificate.relative_gap)

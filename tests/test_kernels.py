@@ -104,19 +104,6 @@ def test_integer_points_are_not_rounded_parameters():
         np.testing.assert_allclose(kernel(x[0], x[1]), want[0, 1], rtol=1e-12)
 
 
-def test_centring_saves_far_points_in_float32():
-    """Offset 1e4: |x|^2 is 4e8 and its rounding 30, while distances are about 8."""
-    rng = np.random.default_rng(1)
-    x = jnp.asarray(1e4 + rng.normal(size=(40, 4)), jnp.float32)
-    truth = rbf(np.asarray(x, np.float64), np.asarray(x, np.float64), 0.2)
-    np.testing.assert_allclose(RBF(0.2).matrix(x, x), truth, atol=3e-6)
-    np.testing.assert_allclose(
-        (RBF(0.2) + RBF(0.1)).matrix(x, x[:7])[:, 3], (RBF(0.2) + RBF(0.1)).matrix(x, x)[:, 3], atol=3e-6
-    )
-    spoilt = RBF(0.2).matrix(x, x, near=True)  # the flag means what it says: nobody looks again
-    assert float(jnp.abs(spoilt - truth).max()) > 0.1
-
-
 @pytest.mark.parametrize("shape", [(1, 1), (1, 30), (30, 1), (7, 30), (30, 40)])
 @pytest.mark.parametrize("d", [1, 4, 5, 16, 33])
 def test_distances_are_worth_a_few_units_of_rounding(shape, d):

@@ -99,18 +99,6 @@ def test_the_gradient_by_features(name):
         assert (gradient(x) * along).sum() == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_in_32_bits(name):
-    with jax.enable_x64(False):
-        gram = jaxsvm.gram(RBF(0.5), X.astype(np.float32))
-        run = jax.jit(lambda codes: jaxsvm.fit_many(BUILDERS[name](hinge(gram), codes, classes=3)))
-        fits = jaxsvm.check(run(jnp.asarray(Y, jnp.int32)))
-        built = BUILDERS[name](hinge(gram), Y)
-        codes = jaxsvm.predict(fits, built, NEW.astype(np.float32))
-        assert fits.alpha.dtype == np.float32
-    np.testing.assert_array_equal(codes, peer(name).predict(NEW))
-
-
 def test_sample_weights_stay():
     weight = np.where(np.arange(len(Y)) % 5 == 0, 0.0, 2.0)
     built = machines("pairs", sample_weight=weight)

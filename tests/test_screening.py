@@ -566,32 +566,10 @@ def unstored(kernel):
     return jaxsvm.gram(kernel, samples.data()[0], store=False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("screen", ["none", "intersection"])
-@pytest.mark.parametrize("name", ["rbf", "linear"])
-def test_paths_of_points_leave_samples_out(small_sizes, name, screen):
-    x, y = samples.data()
-    gram = unstored(RBF(samples.GAMMA) if name == "rbf" else Linear())
-    Cs = np.geomspace(1e-2, 10, 24)
-    path = jaxsvm.solve_path(jaxsvm.hinge_problem(gram, y, bias="none"), Cs, screen=SCREENS[screen], tol=1e-5)
-    judge(path, Cs, 1e-5, name=name)
-    plain = jaxsvm.solve_path(make("hinge", 1.0, name), Cs, screen=None, tol=1e-5)
-    np.testing.assert_allclose(path.certificate.primal, plain.certificate.primal, rtol=2e-5)
-
-
 def test_a_tiny_tolerance():
     Cs = [0.1, 0.11, 1.0, 30.0]
     path = jaxsvm.solve_path(make("hinge", 1.0), Cs, screen=intersection_test, tol=1e-11)
     judge(path, Cs, 1e-11)
-
-
-@pytest.mark.slow
-def test_the_squared_hinge_and_named_solvers():
-    Cs = [0.5, 0.6, 5.0]
-    for loss, solver in (("squared", None), ("squared", jaxsvm.FrankWolfe(tol=1e-5)), ("hinge", jaxsvm.SMO(tol=1e-5))):
-        problem = make(loss, 1.0)
-        path = jaxsvm.solve_path(problem, Cs, solver=solver, screen=intersection_test, tol=1e-5)
-        judge(path, Cs, 1e-5, loss=loss)
 
 
 @pytest.mark.parametrize(("loss", "name"), [("hinge", "rbf"), ("squared", "rbf"), ("hinge", "linear")])
@@ -635,19 +613,6 @@ def test_a_rule_makes_a_stored_matrix_read_no_more():
     paths = [jaxsvm.solve_path(problem, Cs, screen=screen, tol=1e-4) for screen in (None, ball_test_1)]
     reads = [np.sum(path.fits.kernel_evaluations) for path in paths]
     assert reads[1] <= reads[0]
-
-
-def test_several_problems_and_callbacks():
-    y, Cs, found = samples.data()[1], [1.0, 0.1], {}
-    problems = [make("hinge", 1.0), jaxsvm.hinge_problem(GRAMS["rbf"], -y, bias="none")]
-    path = jaxsvm.solve_path(problems, Cs, screen=intersection_test, tol=1e-6)
-    for one in path:
-        for C, fit in zip(Cs, one, strict=True):
-            assert float(fit.certificate.primal) == pytest.approx(objective(fit, C)[0], rel=2e-6)
-    single = jaxsvm.solve_path(problems[0], Cs, screen=intersection_test, tol=1e-6, callback=found.__setitem__)
-    assert sorted(found) == [0, 1]
-    for place, fit in found.items():
-        np.testing.assert_array_equal(fit.alpha, single.alphas[place])
 
 
 def test_ctrl_c_keeps_what_was_certified():

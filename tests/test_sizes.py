@@ -112,13 +112,6 @@ def test_callbacks_and_warm_starts_see_no_padding():
     assert set(seen) == {(150,)}
 
 
-def test_weights_and_folds_are_those_of_the_samples():
-    weight = np.random.default_rng(3).integers(0, 3, 150).astype(float)
-    fits = [jaxsvm.check(jaxsvm.fit(svm(150, store=store).weighted(weight), PAIRS)) for store in (None, True)]
-    np.testing.assert_allclose(fits[0].alpha, fits[1].alpha, atol=1e-6)
-    assert (np.asarray(fits[0].alpha)[weight == 0] == 0).all()
-
-
 @pytest.mark.parametrize("make", [svm, hinge])
 def test_traced_weights_of_a_concrete_problem(make):
     """A bootstrap under `vmap`: the problem could be padded, its weights have no values yet."""

@@ -102,20 +102,6 @@ def test_certificate_holds_for_a_vector_that_is_too_long():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nu", NUS)
-@pytest.mark.parametrize("bias", ["none", "regularized"])
-def test_10_level_is_the_inverse_norm_and_p_tells_lambda(nu, bias):
-    """`f* = 1 / |w*|` to 1e-6 and lambda from the exact p to 1e-4, against a solver of the dual of S_nu by itself."""
-    _, y, K = data()
-    level, p = truth.slack_dual(K, y, nu, bias)
-    through_C = exact(nu, bias)
-    assert level == pytest.approx(through_C.level, rel=1e-6)
-    inverse = level**2 / (N * p.max()) - nu * level
-    assert inverse == pytest.approx(1 / (N * through_C.C), rel=1e-4)
-    long = level * np.sqrt(p @ truth.signed(K, y, bias) @ p) / (N * p.max())  # the other form
-    assert long == pytest.approx(1 / (N * through_C.C), rel=1e-4)
-
-
 @every_bias
 @pytest.mark.parametrize("weighted", [False, True])
 def test_10_equivalent_C_and_nu_are_inverse_to_each_other(bias, weighted):
@@ -174,25 +160,13 @@ def test_an_inexact_p_may_tell_no_C():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_15_optimum_as_a_function_of_nu():
-    """Concave, increasing, at least nu, with a slope of `n q` between 1 and n; and the closed form for large nu."""
+def test_15_beyond_a_threshold_of_nu_the_optimum_is_that_of_the_class_means():
+    """One exact step from 0 ends at their direction: nothing is left to do."""
     _, y, K = data()
-    nus = np.concatenate([[1e-4, 1e-3], np.linspace(0.01, 1.6, 25)])
-    solved = [truth.slack_dual(K, y, nu) for nu in nus]
-    levels = np.array([level for level, _ in solved])
-    slopes = N * np.array([p.max() for _, p in solved])
-    assert (levels >= nus).all()
-    between = np.diff(levels) / np.diff(nus)
-    assert (between >= 1 - 1e-9).all()
-    assert (between <= N).all()
-    assert (np.diff(between) <= 1e-9).all()
-    assert (between <= slopes[:-1] + 1e-7).all()  # the envelope: df*/dnu = n q
-    assert (between >= slopes[1:] - 1e-7).all()
     mean = np.sqrt(y @ K @ y) / N
     threshold = (y * (K @ y)).max() / N / mean - mean
     assert threshold < 1.6
     for nu in (threshold * (1 + 1e-6), 1.6, 7.0):
-        # One exact step from 0 ends at the class means' direction: nothing is left to do.
         fit, _ = started(K, y, nu, np.ones(N), np.full(N, 1 / N), "none")
         assert float(fit.certificate.dual) == pytest.approx(mean + nu, rel=1e-12)
         assert float(fit.certificate.primal) == pytest.approx(mean + nu, rel=1e-12)
@@ -257,12 +231,7 @@ def test_traced_faults_become_a_status():
         ({"nu": float("inf")}, "nu is inf"),
         ({"nu": [0.1, 0.2]}, "nu has shape"),
         ({"y": np.ones(N)}, "y has no sample of class -1"),
-        ({"y": np.arange(N)}, "y holds the values"),
-        ({"y": np.ones(N - 1)}, "y has shape"),
-        ({"sample_weight": -np.ones(N)}, "sample_weight has 60 negative"),
-        ({"sample_weight": np.zeros(N)}, "sample_weight is zero everywhere"),
         ({"sample_weight": np.full(N, np.nan)}, "sample_weight has 60 value"),
-        ({"sample_weight": np.ones(3)}, "sample_weight has shape"),
         ({"bias": "loose"}, "bias is 'loose'"),
     ],
 )

@@ -218,15 +218,6 @@ def test_a_free_bias_without_a_lid_is_refused():
 # --- the choice
 
 
-def test_a_fit_without_a_solver_is_certified():
-    x, y = points(300)
-    G = jaxsvm.gram(RBF(gamma=0.5), x)
-    for make, bias in ((hinge_problem, "free"), (svm_problem, "regularized")):
-        fit = jaxsvm.fit(make(G, y, 2.0, bias=bias), tol=1e-3)
-        assert fit.status == Status.CONVERGED
-        assert float(fit.certificate.relative_gap) <= 1e-3
-
-
 def test_a_tolerance_belongs_to_the_solver_that_is_named():
     x, y = points(40)
     with pytest.raises(InputError, match="tol"):
@@ -292,20 +283,6 @@ def test_wide_supports_are_handed_over(monkeypatch):
         assert float(fit.certificate.dual) == pytest.approx(float(alone.certificate.dual), rel=3e-4)
         seen.append(fit.kernel_evaluations)
     assert min(seen) > 0
-
-
-@pytest.mark.slow
-def test_traced_and_differentiated_fits_choose_too():
-    x, y = points(40, np.float64)
-
-    def held(C):
-        fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, C, bias="none"), tol=1e-8)
-        return fit.certificate.dual
-
-    assert float(jax.jit(held)(1.0)) == pytest.approx(float(held(1.0)), rel=1e-6)
-    step = 1e-5
-    slope = (float(held(1.0 + step)) - float(held(1.0 - step))) / (2 * step)
-    assert float(jax.grad(held)(1.0)) == pytest.approx(slope, rel=1e-3)
 
 
 def test_a_time_limit_holds_over_all_solvers():
