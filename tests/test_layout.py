@@ -39,8 +39,6 @@ Split Square Stack Start Step Store Subtract Suggest Sum Summarise Take Tell Tra
 Warn Widen Wrap Write Yield
 """
 """In the imperative: the first words of the docstrings of functions."""
-TYPES_RUN_UP = {*("relational/counting/sampling.py")}
-"""Files whose imports for types alone run up or in a circle; no other may, and this list only becomes shorter."""
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
@@ -79,15 +77,8 @@ def modules() -> list[Path]:
 def imported(path: Path) -> Iterator[str]:
     """Modules of ours that a file imports, by their names below `jaxsvm`, for types too."""
     tree = ast.parse(path.read_text())
-    unseen = {
-        id(inner)
-        for node in ast.walk(tree)
-        if str(path.relative_to(HOUSE)) in TYPES_RUN_UP
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and id(node) not in unseen and (node.module or "").startswith("jaxsvm"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jaxsvm"):
             room = (node.module or "").removeprefix("jaxsvm").removeprefix(".")
             for alias in node.names:
                 inner = f"{room}.{alias.name}".removeprefix(".")

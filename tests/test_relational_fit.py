@@ -9,7 +9,7 @@ from jaxsvm import relational
 from jaxsvm.designs.descent import Lane
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.hinge_program import simplex_maximum
-from jaxsvm.relational.descent.rows import formed
+from jaxsvm.relational.descent.steps import formed
 from jaxsvm.relational.schema.join import prepared
 
 
@@ -71,19 +71,6 @@ def test_the_interval_holds_the_optimum(shape, engine):
         assert hinge + lam * fit.beta @ fit.beta <= P + 1e-12
 
 
-@pytest.mark.slow
-def test_recommended_steps_on_sketches():
-    """Two hundred steps `1 / (2 lam t)` end near the optimum, in an interval that holds it."""
-    join = prepared(join_of(PATH, n=40), "max", True)
-    for lam, near in ((0.1, 2e-3), (0.01, 2e-3), (0.001, 1e-2)):
-        low, high = optimum(join, lam)
-        fit = relational.fit(join, lam, 0.1, "sketch", method="steps", max_steps=200, intercept=False, tol=1e-9)
-        D, P = float(fit.certificate.dual), float(fit.certificate.primal)
-        assert high + 1e-9 >= D and low - 1e-9 <= P
-        _, hinge, _, _ = truth(join, fit.beta)
-        assert low - 1e-9 <= hinge + lam * fit.beta @ fit.beta <= min(P, low + near)
-
-
 @pytest.mark.parametrize("engine", ["rows", "merge", "grid", "sketch"])
 def test_the_squared_hinge_as_a_fit(engine):
     """Against Newton's method on the materialised join: the interval holds its optimum, and is small."""
@@ -117,7 +104,7 @@ def test_a_stable_instance():
     lam = float(join.d)
     mean = join.moments().label_mean
     best = 1 - mean @ mean / (4 * lam)
-    for method in ("bundle", "steps", "paper"):
+    for method in ("bundle", "paper"):
         fit = relational.fit(join, lam, 0.0125, "rows", method=method, intercept=False, max_steps=60, tol=1e-6)
         assert float(fit.certificate.primal) <= best * (1 + (1e-3 if method != "paper" else 0.27))
         assert float(fit.certificate.dual) <= best + 1e-12
@@ -208,7 +195,7 @@ def test_a_fit_that_is_stopped_early_is_no_worse_than_nothing(loss, engine):
 @pytest.mark.parametrize("largest", [1000, 0])
 @pytest.mark.parametrize("categories", [True, False])
 def test_systems_of_formed_rows_are_those_of_the_materialised_ones(monkeypatch, largest, categories):
-    monkeypatch.setattr("jaxsvm.relational.descent.rows.LARGEST_SYSTEM", largest)
+    monkeypatch.setattr("jaxsvm.relational.descent.steps.LARGEST_SYSTEM", largest)
     tables = tables_of(HUB, n=12)
     if not categories:
         del tables["T1"]["kind"]
@@ -483,12 +470,14 @@ def test_a_fit_without_a_certificate_says_so():
 
 
 @pytest.mark.parametrize("engine", ["rows", "sketch"])
-@pytest.mark.parametrize(("method", "steps"), [("paper", 25), ("paper", 1), ("steps", 25)])
+@pytest.mark.parametrize("steps", [25, 1])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
-def test_steps_take_exactly_as_many_evaluations_and_seek_few_bounds(monkeypatch, engine, method, steps):
+def test_steps_take_exactly_as_many_evaluations_and_seek_few_bounds(monkeypatch, engine, steps):
     calls, bound = [], Lane.raise_bound
     monkeypatch.setattr(Lane, "raise_bound", lambda lane: calls.append(1) or bound(lane))
-    fit = relational.fit(join_of(PATH, n=12), 0.01, 0.1, engine, method=method, scale="max", max_steps=steps, tol=1e-12)
+    fit = relational.fit(
+        join_of(PATH, n=12), 0.01, 0.1, engine, method="paper", scale="max", max_steps=steps, tol=1e-12
+    )
     assert fit.steps == steps and len(calls) <= steps // 10 + 1
     D, P = float(fit.certificate.dual), float(fit.certificate.primal)
     x, y, _ = fit.join.materialise()

@@ -46,7 +46,7 @@ def test_counting_knapsack_is_answered_by_an_interval(shape, exponent):
     for k, known in ((count - 1, False), (count, False), (count + 1, False), (2 * count, True)):
         join, beta, at = knapsack(weights, limit, k)
         edges = [(10, i) for i in range(10)] if shape == "star" else [(i, i + 1) for i in range(10)]
-        engine = SketchEngine(relinked(join.tree, edges), eps, simplify=False)
+        engine = SketchEngine(relinked(join.tree, edges), eps)
         assert engine.exponent <= exponent  # some of the compressions stay exact
         lower, upper = (relational.pseudo_gradient(join, beta, 0.0, eps, mode=m, engine=engine)
                         for m in ("lower", "upper"))  # fmt: skip
@@ -93,7 +93,7 @@ def test_another_join_tree_stays_within_the_factor():
     counts, _, _, nearest = truth(join, beta)
     assert nearest > 1e-9
     for edges in ([(0, 1), (1, 2)], [(1, 0), (0, 2)], [(0, 2), (2, 1)]):
-        engine = SketchEngine(relinked(join.tree, edges), eps, simplify=False)
+        engine = SketchEngine(relinked(join.tree, edges), eps)
         found = relational.far_counts(join, beta, engine=engine)
         for sign, table in itertools.product(range(2), range(3)):
             true, mid = counts[sign][table], found.counts[sign][table]

@@ -10,7 +10,6 @@ repeat on both sides of a join (orders and clicks of a customer), it may have 10
 the size of the tables only.
 """
 
-from jaxsvm.relational.counting.sampling import Sample, sample
 from jaxsvm.relational.descent.design import Design, JoinedRows, design
 from jaxsvm.relational.descent.fit import RelationalFit, fit, fit_path, pegasos
 from jaxsvm.relational.gradient.engine import (
@@ -20,7 +19,7 @@ from jaxsvm.relational.gradient.engine import (
     pseudo_gradient,
     squared_hinge,
 )
-from jaxsvm.relational.schema.join import Join, Moments, from_duckdb, from_ibis, least_squares
+from jaxsvm.relational.schema.join import Join, Moments, Sample, from_duckdb, from_ibis, least_squares, sample
 
 __all__ = [
     "Design",

@@ -1,1 +1,1 @@
-"""Count over a join tree by sums and products of a semiring."""
+"""Count over a join tree."""

@@ -4,7 +4,7 @@ Two neighbours contract into one node whose rows are their joined pairs, stored 
 are not copied. If one of them has unique keys the node has no more rows than the other, so a snowflake becomes its
 fact table. If the whole join is small it becomes one node, and a linear function of it is a few gathers.
 
-Inside-Out: sum over the rows of a join in two passes over its tables, in any commutative semiring.
+Inside-Out: sum over the rows of a join in two passes over its tables.
 
 With a factor `f_i[r]` for each row of each table, the message of table i to its neighbour j and the marginal of a row
 are
@@ -14,13 +14,18 @@ are
     out(i)[r]      = f_i[r] * product of msg(k -> i)[key of r] over all neighbours k
 
 (Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016; all messages at once instead of one root per
-table.) With `+` and `*` the marginal is the number of rows of the join that go through r. Counts are float64: sums and
-products of nonnegative numbers, so beyond 2^53 their relative error is about `m eps log n`.
+table; the paper has any commutative semiring, here it is that of numbers.) Of multiplicities the marginal is the
+number of rows of the join that go through r. Counts are float64: sums and products of nonnegative numbers, so beyond
+2^53 their relative error is about `m eps log n`.
+
+Draw rows of the join uniformly and independently (exact weights; Chaudhuri, Motwani, Narasayya, "On Random Sampling
+over Joins", SIGMOD 1999; Zhao et al. 2018): a row of the root with probability proportional to the number of joined
+rows through it, then at each edge a row of the neighbour with the same key, in proportion to the part of the join
+behind it. O(m log n) per draw.
 """
 
 import dataclasses
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -124,44 +129,29 @@ class Tree:
         return tree
 
 
-class Semiring(NamedTuple):
-    """A commutative semiring on float64."""
-
-    add: Any  # a NumPy ufunc
-    multiply: Any  # a NumPy ufunc that distributes over it
-    zero: float  # the neutral element of `add`
-
-
-COUNTS = Semiring(np.add, np.multiply, 0.0)
 Messages = dict[tuple[int, int], np.ndarray]
 
 
-def messages(tree: Tree, factors: list[np.ndarray], ring: Semiring = COUNTS) -> Messages:
+def messages(tree: Tree, factors: list[np.ndarray]) -> Messages:
     """Return all messages, `(G,)` per directed edge, of the factors `f_i`, float64 `(n_i,)` per node."""
     sent: Messages = {}
     for i, j in tree.directed:
-        value = multiplied(tree, sent, i, factors[i], j, ring=ring)
-        if ring.add is np.add:
-            sent[i, j] = np.bincount(tree.kid[i, j], value, minlength=tree.count[i, j])
-        else:
-            sent[i, j] = np.full(tree.count[i, j], ring.zero)
-            ring.add.at(sent[i, j], tree.kid[i, j], value)
+        value = multiplied(tree, sent, i, factors[i], j)
+        sent[i, j] = np.bincount(tree.kid[i, j], value, minlength=tree.count[i, j])
     return sent
 
 
-def marginals(tree: Tree, factors: list[np.ndarray], ring: Semiring = COUNTS) -> list[np.ndarray]:
+def marginals(tree: Tree, factors: list[np.ndarray]) -> list[np.ndarray]:
     """Return `out(i)`, `(n_i,)` per node: the sum over the rows of the join through each row."""
-    sent = messages(tree, factors, ring)
-    return [multiplied(tree, sent, i, factors[i], ring=ring) for i in range(tree.m)]
+    sent = messages(tree, factors)
+    return [multiplied(tree, sent, i, factors[i]) for i in range(tree.m)]
 
 
-def multiplied(
-    tree: Tree, sent: Messages, i: int, factor: np.ndarray, *without: int, ring: Semiring = COUNTS
-) -> np.ndarray:
+def multiplied(tree: Tree, sent: Messages, i: int, factor: np.ndarray, *without: int) -> np.ndarray:
     """Multiply the factor of each row of i, `(n_i,)`, by its messages from all neighbours but those of `without`."""
     for k in tree.neighbours(i):
         if k not in without:
-            factor = ring.multiply(factor, sent[k, i][tree.kid[i, k]])
+            factor = factor * sent[k, i][tree.kid[i, k]]
     return factor
 
 
@@ -171,23 +161,36 @@ def masked(tree: Tree, sign: int) -> list[np.ndarray]:
     return [kept if i == tree.label else weight for i, weight in enumerate(tree.weight)]
 
 
-def spread(tree: Tree, source: int, values: np.ndarray) -> list[np.ndarray]:
-    """Sum, for each row of each node, the `values` `(n_source, k)` of the source over the rows of the join through it.
+class Sampler:
+    """Cumulative weights of the root, and of each key's rows at each other node."""
 
-    Returns `(n_i, k)` per node.
-    """
-    sent = messages(tree, tree.weight)
-    out: list[Any] = [None] * tree.m
-    out[source] = multiplied(tree, sent, source, tree.weight[source])[:, None] * values
-    inside, parent = {source: values}, {source: source}  # inside: the sum over the source's side of each row
-    reached = [source]
-    for i in reached:
-        for j in tree.neighbours(i):
-            if j != parent[i]:
-                rest = multiplied(tree, sent, i, tree.weight[i], j, parent[i])[:, None] * inside[i]
-                order, start = tree.groups[i, j]
-                inside[j] = np.add.reduceat(rest[order], start[:-1], axis=0)[tree.kid[j, i]]
-                out[j] = multiplied(tree, sent, j, tree.weight[j], i)[:, None] * inside[j]
-                parent[j] = i
-                reached.append(j)
-    return out
+    def __init__(self, tree: Tree) -> None:
+        """Compute the weights in two passes and one sort per node."""
+        self.tree = tree = tree.simplified
+        sent = messages(tree, tree.weight)
+        self.root = tree.label
+        self.first = np.cumsum(multiplied(tree, sent, self.root, tree.weight[self.root]))
+        self.edges, reached = [], [self.root]
+        for i in reached:
+            for j in tree.neighbours(i):
+                if j not in reached:
+                    weight = multiplied(tree, sent, j, tree.weight[j], i)
+                    order, start = tree.groups[j, i]
+                    # Shares within each key: sums of large weights would lose the digits of small keys.
+                    share = (weight / sent[j, i][tree.kid[j, i]])[order]
+                    self.edges.append((i, j, order, start, np.append(0.0, np.cumsum(share))))
+                    reached.append(j)
+
+    def draw(self, n: int, rng: np.random.Generator) -> list[np.ndarray]:
+        """Draw n rows of the join: the row of each table, `(n,)` each."""
+        tree, at = self.tree, {}
+        place = np.searchsorted(self.first, rng.random(n) * self.first[-1], side="right")
+        at[self.root] = np.minimum(place, len(self.first) - 1)
+        for i, j, order, start, total in self.edges:
+            key = tree.kid[i, j][at[i]]
+            low, high = start[key], start[key + 1]
+            wanted = total[low] + rng.random(n) * (total[high] - total[low])
+            place = np.searchsorted(total, wanted, side="right") - 1
+            at[j] = order[np.clip(place, low, high - 1)]
+        rows = {t: index[at[node]] for node in at for t, index in tree.members[node].items()}
+        return [rows[t] for t in sorted(rows)]

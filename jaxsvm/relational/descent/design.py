@@ -26,6 +26,7 @@ from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import InputError, require_part
 from jaxsvm.gram.tiled import TiledGram
 from jaxsvm.kernels import Linear
+from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows
 from jaxsvm.relational.schema.join import Join
 from jaxsvm.results.fit import Fit
@@ -39,78 +40,64 @@ class JoinedRows(Rows):
 
     Attributes:
         X: The numbers of each table, `(n_i, p_i)`.
-        codes: The levels of its categorical features, `(n_i,)` int32 each.
+        codes: The columns that are 1 in its rows, one of each category, `(n_i, c_i)` int32.
         place: The row of each table, `(N,)` int32 each.
-        levels: The number of levels of each category; static.
+        first: The first column of each table, and their number; static.
     """
 
     __repr__ = in_a_line
 
     X: tuple[Float[Array, "n p"], ...]
-    codes: tuple[tuple[Int[Array, " n"], ...], ...]
+    codes: tuple[Int[Array, "n c"], ...]
     place: tuple[Int[Array, " N"], ...]
-    levels: tuple[tuple[int, ...], ...] = dataclasses.field(metadata={"static": True})
+    first: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the shape `(N, d)`."""
-        return self.place[0].shape[0], sum(x.shape[1] for x in self.X) + sum(map(sum, self.levels))
+        return self.place[0].shape[0], self.first[-1]
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the dtype of the numbers."""
         return self.X[0].dtype
 
     def take(self, index: Int[np.ndarray | Array, " k"]) -> "JoinedRows":
-        """Select rows."""
         return dataclasses.replace(self, place=tuple(place[index] for place in self.place))
 
     def alone(self, index: Int[np.ndarray | Array, " k"]) -> "JoinedRows":
         """Select rows; of tables with more rows than these, only what they need."""
-        rows, many = self.take(index), len(index)
-        large = [len(x) > many for x in self.X]
-        return JoinedRows(
-            tuple(x[at] if cut else x for x, at, cut in zip(self.X, rows.place, large, strict=True)),
-            tuple(
-                tuple(code[at] for code in codes) if cut else codes
-                for codes, at, cut in zip(self.codes, rows.place, large, strict=True)
-            ),
-            tuple(jnp.arange(many, dtype=jnp.int32) if cut else at for at, cut in zip(rows.place, large, strict=True)),
-            self.levels,
-        )
+        many = jnp.arange(len(index), dtype=jnp.int32)
+        parts = [
+            (x[at], codes[at], many) if len(x) > len(many) else (x, codes, at)
+            for x, codes, at in zip(self.X, self.codes, self.take(index).place, strict=True)
+        ]
+        X, codes, place = zip(*parts, strict=True)
+        return JoinedRows(X, codes, place, self.first)
+
+    def _tables(self) -> Iterator[tuple[Array, Array, Array, slice]]:
+        """Yield the numbers of each table, its columns that are 1, its row of each row, and where its numbers are."""
+        for x, codes, place, first in zip(self.X, self.codes, self.place, self.first[:-1], strict=True):
+            yield x, codes, place, slice(first, first + x.shape[1])
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "N *k"]:
-        """Return `X w`."""
-        total, first = jnp.zeros((), jnp.result_type(self.dtype, w.dtype)), 0
-        for x, codes, levels, place in zip(self.X, self.codes, self.levels, self.place, strict=True):
-            score = jnp.matmul(x, w[first : first + x.shape[1]], precision=jax.lax.Precision.HIGHEST)
-            first += x.shape[1]
-            for code, many in zip(codes, levels, strict=True):
-                score = score + w[first : first + many][code]
-                first += many
-            total = total + score[place]
+        total = jnp.zeros((), jnp.result_type(self.dtype, w.dtype))
+        for x, codes, at, own in self._tables():
+            total = total + (matmul(x, w[own]) + w[codes].sum(axis=1))[at]
         return total
 
     def transposed_dot(self, v: Float[Array, "N *k"]) -> Float[Array, "d *k"]:
-        """Return `X' v`."""
-        parts = []
-        for x, codes, levels, place in zip(self.X, self.codes, self.levels, self.place, strict=True):
-            u = jax.ops.segment_sum(v, place, num_segments=len(x))
-            parts.append(jnp.matmul(x.T, u, precision=jax.lax.Precision.HIGHEST))
-            parts += [jax.ops.segment_sum(u, code, num_segments=k) for code, k in zip(codes, levels, strict=True)]
-        return jnp.concatenate(parts)
+        out = jnp.zeros((self.shape[1], *v.shape[1:]), jnp.result_type(self.dtype, v.dtype))
+        for x, codes, at, own in self._tables():
+            u = jax.ops.segment_sum(v, at, num_segments=len(x))
+            out = out.at[own].add(matmul(x.T, u)).at[codes].add(u[:, None])
+        return out
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
-        """Return some rows, dense."""
-        parts = []
-        for x, codes, levels, place in zip(self.X, self.codes, self.levels, self.place, strict=True):
-            at = place[index]
-            parts.append(x[at])
-            parts += [jax.nn.one_hot(code[at], k, dtype=x.dtype) for code, k in zip(codes, levels, strict=True)]
-        return jnp.concatenate(parts, axis=1)
+        out = jnp.zeros((len(index), self.shape[1]), self.dtype)
+        for x, codes, at, own in self._tables():
+            out = out.at[:, own].set(x[at[index]]).at[jnp.arange(len(index))[:, None], codes[at[index]]].set(1)
+        return out
 
     def squared(self) -> "JoinedRows":
-        """Square each entry."""
         return dataclasses.replace(self, X=tuple(x**2 for x in self.X))
 
 
@@ -182,10 +169,11 @@ def design(join: Join) -> Design:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
     dtype = floating(np.float64)
     blocks = join.blocks
+    first = [0, *np.cumsum([block.d for block in blocks]).tolist()]
     x = JoinedRows(
         tuple(jnp.asarray(block.X, dtype) for block in blocks),
-        tuple(tuple(jnp.asarray(c.codes, jnp.int32) for c in block.categories) for block in blocks),
+        tuple(jnp.asarray(at + len(b.names) + b.codes, jnp.int32) for at, b in zip(first[:-1], blocks, strict=True)),
         tuple(jnp.asarray(tree.members[0][t], jnp.int32) for t in range(len(blocks))),
-        tuple(tuple(len(c.levels) for c in block.categories) for block in blocks),
+        tuple(first),
     )
     return Design(x, tree.y, tree.weight[0], join.feature_names, tuple(join.classes.tolist()))

@@ -5,13 +5,11 @@
 or the same with the squared hinge, from sums of slacks instead of counts; its planes and its certificate have the same
 form, and its Newton steps need no ramp.
 
-There are three methods:
+There are two methods:
 
     bundle  the default: the descent of `jaxsvm.designs` (Newton steps on a ramp, planes, rows near the margin), with
             sums over the rows of a join that is small enough to be formed, or from counts of any engine. The hinge of
             a formed join with hundreds of features takes interior points.
-    steps   `beta <- beta - G / (2 lam t)`: F is 2 lam-strongly convex, so the average regret is O(d log T / (lam T));
-            ten to two hundred steps, where the paper's analysis needs 10^14
     paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius
             `sqrt(d) / (2 lam)`, the iterate of the least estimate; constants that go together (Theorem 1 has others)
 
@@ -25,6 +23,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -34,19 +33,18 @@ from jaxsvm.designs.descent import Lane
 from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.errors import ConvergenceWarning, InputError, require_part, warn
 from jaxsvm.loop.interruption import watching
-from jaxsvm.relational.counting.sampling import Sampler, generator
-from jaxsvm.relational.descent.rows import Counted, Formed, formed_if_small
-from jaxsvm.relational.descent.steps import Descent, Subgradient, kind_for
+from jaxsvm.relational.counting.tree import Sampler
+from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small, kind_for
 from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.gradient.far import Engine
-from jaxsvm.relational.schema.join import Join, prepared
+from jaxsvm.relational.schema.join import Join, generator, prepared
 from jaxsvm.relational.tables.columns import TableLike
 from jaxsvm.relational.tables.sql import decision_function, to_sql
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
 from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
 
-METHODS = ("bundle", "steps", "paper")
+METHODS = ("bundle", "paper")
 LOSSES = ("hinge", "squared_hinge")
 
 
@@ -133,7 +131,7 @@ def fit(
         max_steps: Cap on evaluations.
         scale: Scaling of numbers: "none", "max" (the paper's) or "standard"; `coef` is for unscaled numbers.
         intercept: Whether there is a constant feature 1, regularised like the others.
-        method: "bundle", "steps" or "paper"; see the module.
+        method: "bundle", or "paper", that of the paper; see the module.
         loss: "hinge", or "squared_hinge": `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, where C is that of
             `|beta|^2 / 2 + C sum hinge^2`.
         init: A fit of the same join, scale, engine and loss at another lam, whose planes are valid for this lam too.
@@ -169,7 +167,7 @@ def fit(
     rows, why = _rows_for(scaled, engine, eps, method)
     kind: Any = kind_for(rows, loss != "hinge")
     if method != "bundle":
-        kind = partial(Subgradient, paper=method == "paper", eps=eps)
+        kind = partial(PaperDescent, eps=eps)
     with watching() as stop:
         descent = descent_of(kind, scaled, rows, lam, loss == "squared_hinge")
         descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
@@ -209,16 +207,14 @@ def descent_of(kind: Any, join: Join, rows: Formed | Counted, lam: float, square
     return kind(rows, lane, 1 / (2 * lam), sizes=np.sqrt(np.append(squares, [1.0])), terms=terms)
 
 
-def _require_alike(known: Any, join: Any) -> None:
+def _require_alike(known: Join, join: Join) -> None:
     """Refuse planes of another join, or of other features of this one: they prove nothing here."""
 
-    def differ(a: Any, b: Any) -> bool:
-        codes = zip(a.categories, b.categories, strict=True)
-        return not np.array_equal(a.X, b.X) or any(not np.array_equal(p.codes, q.codes) for p, q in codes)
+    def described(join: Join) -> list[Any]:
+        parts = [part for block in join.blocks for part in (block.X, block.codes)]
+        return [join.feature_names, join.classes, float(join.size), join.tree.y, *parts]
 
-    other = known.feature_names != join.feature_names or known.classes.tolist() != join.classes.tolist()
-    other = other or float(known.size) != float(join.size) or not np.array_equal(known.tree.y, join.tree.y)
-    if other or any(differ(*pair) for pair in zip(known.blocks, join.blocks, strict=True)):
+    if not all(np.array_equal(*pair) for pair in zip_longest(described(known), described(join), fillvalue=np.zeros(0))):
         raise InputError("init is a fit of another join, scale or intercept: give those of that fit, or leave it out.")
 
 
@@ -310,7 +306,7 @@ def pegasos(
         require_whole(name, value, 1)
     started, rng = time.monotonic(), generator(key)
     join = prepared(join, scale, intercept)
-    sampler, beta, mean = Sampler(join), np.zeros(join.d), np.zeros(join.d)
+    sampler, beta, mean = Sampler(join.tree), np.zeros(join.d), np.zeros(join.d)
     most, half = max((1 << 18) // batch, 1), steps // 2  # steps whose rows are drawn at a time
     for begin in range(0, steps, most):
         many = min(most, steps - begin)

@@ -1,4 +1,8 @@
-"""Methods of a fit over a join: `designs.descent.Lane`, interior points, steps of subgradients; `fit.py` chooses."""
+"""What a descent sees of a join, and methods of a fit; `fit.py` chooses.
+
+A point is evaluated on the rows of the join one by one (`Formed`), or from counts (`Counted`). The methods are
+`designs.descent.Lane`, interior points, and the steps of the paper.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,177 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array  # jax depends on SciPy
+from scipy.sparse.linalg import LinearOperator, cg
 
-from jaxsvm.designs.descent import Lane
-from jaxsvm.designs.measured import MEASURED
+from jaxsvm.designs.descent import Hinges, Lane
+from jaxsvm.designs.losses import REACHES
+from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
 from jaxsvm.numerics.hinge_program import step_inside
-from jaxsvm.relational.descent.rows import MANY_FEATURES, Counted, Formed, Plane
+from jaxsvm.relational.counting.tree import Sampler
+from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval, scores
+from jaxsvm.relational.gradient.far import Engine
+from jaxsvm.relational.measured import MEASURED
 from jaxsvm.results.fit import Certificate
+from jaxsvm.runtime.arrays import memory
+
+MANY_FEATURES = 200
+"""Number of coefficients from which on rows are not fetched: of the hinge, interior points see all of them."""
+LARGEST_SYSTEM = 1000
+"""Order of a dense system, from which on conjugate gradients take over."""
+
+
+class Sums(NamedTuple):
+    """What `designs.descent.Lane` takes of a point, in its units; see `designs.losses.Sums`."""
+
+    loss: float
+    s: float
+    pull: np.ndarray  # `(d + 1,)`
+    curvature: Callable[[np.ndarray], np.ndarray]  # the function that solves Newton's system, `(d + 1,)`
+    near: np.ndarray = np.full(len(REACHES), np.inf)  # noqa: RUF009 (never written): no rows are fetched
+    wide: np.ndarray | None = None  # by how much slopes may be off, if counts are bounds, `(d + 1,)`
+
+
+class Formed:
+    """Rows of a join with their features: all of them, or drawn ones."""
+
+    name = "formed"
+
+    def __init__(self, X: Any, y: np.ndarray, weight: np.ndarray) -> None:
+        """Take features, `(n, d)`, dense or sparse, signs, `(n,)`, and weights, `(n,)`."""
+        self.X, self.y, self.share = X, y, weight / weight.sum()
+        self.d = X.shape[1]
+
+    def part(self, size: int) -> Formed:
+        """Return some of the rows, evenly spread."""
+        index = np.arange(size) * len(self.y) // size
+        return Formed(self.X[index], self.y[index], self.share[index])
+
+    def _pieces(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[np.ndarray, ...]:
+        """Return slacks, factors of the losses and dual variables, `(n,)` each."""
+        z, c = 1 - self.y * (self.X @ beta), C * self.share
+        return z, c, c * (np.maximum(z, 0) if squared else np.clip(z / mu + 0.5, 0, 1))
+
+    def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> Sums:
+        """Return the sums at a point, `(d,)`, whose constant is one of the features."""
+        z, c, a = self._pieces(beta, C, mu, squared)
+        loss = a @ z / 2 if squared else c @ np.maximum(z, 0)
+        constant, pull = a.sum() - (loss if squared else 0), np.append(self.X.T @ (self.y * a), 0.0)
+        curvature = np.where(z > 0, c, 0) if squared else np.where(np.abs(z) < mu / 2, c / mu, 0)
+        sums = Sums(float(loss), constant, pull, partial(self.solved, curvature))
+        if self.d > MANY_FEATURES:
+            return sums
+        place = np.searchsorted(np.multiply(REACHES, mu), -z if squared else np.abs(z))
+        return sums._replace(near=np.bincount(place, minlength=len(REACHES)).cumsum()[: len(REACHES)])
+
+    def hinges(self, beta: np.ndarray, C: float, mu: float, squared: bool, reach: float) -> Hinges:
+        """Return the hinges of the rows within reach of the margin."""
+        z, c, a = self._pieces(beta, C, mu, squared)
+        index = np.flatnonzero((-z if squared else np.abs(z)) <= reach)
+        X = self.X[index] if isinstance(self.X, np.ndarray) else self.X[index].toarray()
+        X = np.append(self.y[index, None] * X, np.zeros((len(index), 1)), axis=1)
+        return Hinges(X, np.ones(len(index)), c[index], a[index])
+
+    def solved(self, D: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Solve `(I + X' diag(D) X) v = b`, `(d + 1,)`, whose last entry is 0."""
+        few, chunk, d = np.flatnonzero(D), 1 << 16, self.d  # rows that are copied at a time
+        parts = [few[begin : begin + chunk] for begin in range(0, len(few), chunk)]
+        if d <= LARGEST_SYSTEM:
+            H: Any = np.eye(d)
+            for part in parts:
+                X = self.X[part]
+                square = X.T @ (X * D[part, None])
+                H += square if isinstance(square, np.ndarray) else square.toarray()
+            scale, ridge = 1 / np.sqrt(np.diagonal(H)), 1e-14 * d * np.eye(d)  # I may be lost in what is added to it
+            return np.append(scale * np.linalg.solve(H * scale * scale[:, None] + ridge, scale * b[:-1]), 0.0)
+        X = self.X if isinstance(self.X, csr_array) else csr_array(self.X)
+        scale = 1 / np.sqrt(1 + (X * X).T @ D)
+        right = X[few] * np.sqrt(D[few])[:, None] * scale
+        left, operator = right.T.tocsr(), LinearOperator
+        named: Any = operator  # whose stub lacks its arguments
+        system = named((d, d), matvec=lambda v: scale**2 * v + left @ (right @ v), dtype=float)
+        return np.append(scale * cg(system, scale * b[:-1], rtol=1e-10, maxiter=4000)[0], 0.0)
+
+
+def formed(join: Any, rows: list[np.ndarray], weight: np.ndarray) -> Formed:
+    """Return rows of a join, given by the row of each table, with their features: sparse if there are categories."""
+    y, parts = join.tree.y[rows[join.tree.label]], list(zip(join.blocks, rows, strict=True))
+    if not any(block.categories for block in join.blocks):
+        return Formed(np.concatenate([block.X[at] for block, at in parts], axis=1), y, weight)
+    values, places, first = [], [], 0
+    for block, at in parts:
+        p = len(block.names)
+        values += [block.X[at], np.ones((len(y), len(block.categories)))]
+        places += [np.tile(np.arange(first, first + p), (len(y), 1)), first + p + block.codes[at]]
+        first += block.d
+    x, columns = np.concatenate(values, axis=1), np.concatenate(places, axis=1)
+    X = csr_array((x.ravel(), columns.ravel(), np.arange(0, x.size + 1, x.shape[1])), shape=(len(y), first))
+    return Formed(X, y, weight)
+
+
+def formed_if_small(join: Any, wanted: bool) -> Formed | None:
+    """Return all rows of a join with their features if they fit in memory and are few, or are wanted; else None."""
+    tables = sum(len(block.X) for block in join.blocks)
+    few = max(MEASURED.formed_rows, MEASURED.formed_ratio * tables)
+    most = MEASURED.auto_rows if wanted else min(MEASURED.auto_rows, few)
+    entries = sum(len(block.names) + len(block.categories) for block in join.blocks)
+    room = (memory() or np.inf) / 4 / (16 * max(entries, 1))
+    tree = join.tree.within(1, min(most, room)) if join.tree.m == 1 or float(join.size) <= most * 64 else None
+    if tree is None or len(tree.weight[0]) > min(most, room):
+        return None
+    return formed(join, [tree.members[0][t] for t in range(len(join.blocks))], tree.weight[0])
+
+
+class Counted:
+    """A join of which an engine counts the far rows, with drawn rows for what has few digits: Hessians."""
+
+    def __init__(self, join: Any, engine: Engine) -> None:
+        """Take a scaled join."""
+        self.join, self.engine, self.name = join, engine, engine.name
+
+    @cached_property
+    def drawn(self) -> Formed:
+        """Return drawn rows of the join."""
+        many = max(1 << 15, min(MEASURED.hessian_rows_per_coefficient * self.join.d, MEASURED.formed_rows))
+        return formed(self.join, Sampler(self.join.tree).draw(many, np.random.default_rng(0)), np.ones(many))
+
+    def counts(self, beta: np.ndarray, mode: str, guard: float = 0.0, squared: bool = False, ramp: float = 0.0,
+               lam: float = 0.0) -> PseudoGradient:  # fmt: skip
+        """Count in one pass, and compute the pseudo-gradient."""
+        join, engine = self.join, self.engine
+        far = far_counts(join, beta, guard=guard, mode=mode, engine=engine, squared=squared, ramp=ramp)
+        return from_counts(join, beta, lam, far, squared)
+
+    def plane(self, beta: np.ndarray, squared: bool, ramp: float = 0.0) -> tuple[Any, ...]:
+        """Return the plane below the mean loss at a point: `mean loss >= s - pull.beta`.
+
+        It is an upper bound of the mean loss there, s, pull `(d,)`, and by how much pull may be off, `(d,)`: None of
+        exact counts. Of counts that are bounds it takes two passes.
+        """
+        if not self.engine.bounds:
+            counted = self.counts(beta, "mid", squared=squared, ramp=ramp)
+            return counted.objective, counted.far, -counted.gradient, None
+        low, high = (self.counts(beta, mode, squared=squared) for mode in ("lower", "upper"))
+        least, most = gradient_interval(low, high)
+        # The constant of the squared hinge is 2 s - s^2, whose second part is at most the upper one.
+        s = low.far - (high.objective - low.objective if squared else 0)
+        return high.objective, s, -(least + most) / 2, (most - least) / 2
+
+    def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> Sums:
+        """Return the sums at a point, `(d,)`; curvatures are those of drawn rows."""
+        unit, drawn = C / (1 + squared), self.drawn
+        ramp = 0.0 if squared else max(mu / 2, self.engine.least_ramp(scores(self.join, beta)[0]))
+        loss, s, pull, wide = self.plane(beta, squared, ramp)
+        z = np.sort(np.abs(1 - drawn.y * (drawn.X @ beta)))
+        seen = float(z[min(MEASURED.rows_of_a_ramp * drawn.d, len(z) - 1)])  # within it enough of them have curvature
+        curvature = drawn.sums(beta, C, 2 * max(ramp, seen), squared).curvature
+        wide = None if wide is None else np.append(unit * wide, 0.0)
+        return Sums(unit * loss, unit * s, np.append(unit * pull, 0.0), curvature, wide=wide)
 
 
 @dataclasses.dataclass
@@ -48,7 +213,7 @@ class Descent:
     @property
     def going(self) -> bool:
         """Return whether further turns may change anything."""
-        return self.finite and self.lane.idle <= MEASURED.idle_passes
+        return self.finite and self.lane.idle <= DESIGNS.idle_passes
 
     def certificate(self) -> Certificate:
         """Return the certificate of F."""
@@ -86,16 +251,16 @@ class Descent:
     def start(self) -> None:
         """Begin at the optimum of few rows, and with the ramp that suits it."""
         p = self.lane.w.size
-        most = MEASURED.rows_fetched(p)
+        most = DESIGNS.rows_fetched(p)
         if isinstance(self.rows, Counted):
             part = self.rows.drawn
         elif len(self.rows.y) > most and self.rows.d <= MANY_FEATURES:
-            part = self.rows.part(min(most // 4, len(self.rows.y) // MEASURED.rows_per_start_row))
+            part = self.rows.part(min(most // 4, len(self.rows.y) // DESIGNS.rows_per_start_row))
         else:
             return
         lane = Lane.at(self.lane.w, "none", self.lane.square, self.lane.mu)
         few = kind_for(part, lane.square)(
-            part, lane, self.unit, 10 * self.tol, MEASURED.start_passes, self.stop, self.deadline
+            part, lane, self.unit, 10 * self.tol, DESIGNS.start_passes, self.stop, self.deadline
         )
         few.sizes = self.sizes
         few.run()
@@ -177,65 +342,57 @@ def kind_for(rows: Formed | Counted, squared: bool) -> type[Descent]:
 
 
 @dataclasses.dataclass
-class Subgradient(Descent):
-    """Descend by steps `1 / (2 lam t)`, or by those of the paper with its guard, projection and choice.
+class PaperDescent(Descent):
+    """Descend by the steps of the paper, with its guard, projection and choice of a point.
 
-    D is sought at every tenth step and at the end. A proof from counts that are bounds takes two passes: it is sought
-    in the last 8 steps only; of the paper's steps in the last one, at the chosen point.
+    Planes of exact counts are kept, and D is sought at every tenth step and at the end. A proof from counts that are
+    bounds takes two passes: it is sought at the chosen point only.
     """
 
-    paper: bool = False
     eps: float = 0.1  # the guard
     least: float = np.inf  # the least estimate of F, in the units of the lane
-    chosen: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))  # the paper's choice: its point
+    chosen: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))  # the point of that estimate
     upper: float = np.inf  # an upper bound there
 
-    def evaluate(self, beta: np.ndarray, proof: bool) -> tuple[Plane, float]:
-        """Add the plane at a point; also return the upper bound of F there."""
-        plane, lane, value = self.rows.plane(beta, False, proof=proof), self.lane, float(beta @ beta) / 2
-        self.taken, self.finite = self.taken + 1, bool(np.isfinite(plane.estimate))
-        if not np.isnan(plane.s):
-            wide = None if plane.wide is None else np.append(self.unit * plane.wide, 0.0)
-            lane.add_plane(self.unit * plane.s, np.append(self.unit * plane.pull, 0.0), wide=wide)
-        upper = value + self.unit * plane.loss
-        if upper < lane.P:
-            lane.P, lane.best = upper, np.append(beta, 0.0)
-        return plane, upper
+    def evaluate(self, beta: np.ndarray) -> float:
+        """Add the plane at a point; return the upper bound of F there."""
+        loss, s, pull, wide = self.rows.plane(beta, False)
+        wide = None if wide is None else np.append(self.unit * wide, 0.0)
+        self.lane.add_plane(self.unit * s, np.append(self.unit * pull, 0.0), wide=wide)
+        return float(beta @ beta) / 2 + self.unit * loss
 
     def over(self) -> bool:
-        """Return whether to end, with one evaluation left if the paper's choice has no upper bound yet."""
+        """Return whether to end, with one evaluation left if the choice has no upper bound yet."""
         last = self.max_steps - self.taken == 1 < self.max_steps
-        return super().over() or (self.paper and self.upper == np.inf and last)
+        return super().over() or (self.upper == np.inf and last)
 
     def advance(self) -> None:
         """Evaluate the point, and take one step."""
-        lane, d = self.lane, self.lane.w.size - 1
-        beta, lam, t, left = lane.w[:-1], 1 / (2 * self.unit), self.taken + 1, self.max_steps - self.taken
-        plane, upper = self.evaluate(beta, self.max_steps == 1 if self.paper else left <= 8)
-        estimate = float(beta @ beta) / 2 + self.unit * plane.estimate
-        if self.paper:
-            guarded = self.rows.counts(beta, "lower", self.eps, lam=lam)
-            estimate = self.unit * guarded.objective
-            after = beta - guarded.gradient / (lam * np.sqrt(d * t))
-            after = after * min(1.0, np.sqrt(d) / (2 * lam) / max(np.linalg.norm(after), 1e-300))
-        else:
-            after = beta - (beta - self.unit * plane.pull) / t
+        lane, d, beta, lam = self.lane, self.lane.w.size - 1, self.lane.w[:-1], 1 / (2 * self.unit)
+        exact, self.taken = not self.rows.engine.bounds, self.taken + 1
+        upper = self.evaluate(beta) if exact or self.max_steps == 1 else np.inf
+        if upper < lane.P:
+            lane.P, lane.best = upper, lane.w
+        guarded = self.rows.counts(beta, "lower", self.eps, lam=lam)
+        estimate = self.unit * guarded.objective
+        self.finite = bool(np.isfinite(estimate))
         if estimate < self.least:
             self.least, self.chosen, self.upper = estimate, beta, upper
-        if t % 10 == 0:
+        after = beta - guarded.gradient / (lam * np.sqrt(d * self.taken))
+        lane.w = np.append(after * min(1.0, np.sqrt(d) / (2 * lam) / max(np.linalg.norm(after), 1e-300)), 0.0)
+        if self.taken % 10 == 0:
             lane.raise_bound()
-        lane.w = np.append(after, 0.0)
         self.record(estimate)
 
     def start(self) -> None:
         """Begin at 0."""
 
     def run(self) -> None:
-        """Take steps, then the paper's choice of all points, whose own objective is P, and raise D."""
+        """Take steps, then the choice of all points, whose own objective is P, and raise D."""
         super().run()
-        if self.paper and self.taken:
+        if self.taken:
             if self.upper == np.inf:
-                self.upper = self.evaluate(self.chosen, True)[1]
+                self.upper, self.taken = self.evaluate(self.chosen), self.taken + 1
             self.lane.P, self.lane.best = self.upper, np.append(self.chosen, 0.0)
         self.lane.raise_bound()
         if self.history:

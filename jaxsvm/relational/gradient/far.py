@@ -77,12 +77,8 @@ class Engine:
             *parts, slack, squares = self.count(sign, nodes, request)
             return *(None if part is None else _of_tables(tree, s, part) for part in parts), slack, squares
 
-        if self.threads == 1:
-            results = [of_label(0), of_label(1)]
-        else:
-            with ThreadPoolExecutor(self.threads) as pool:
-                results = list(pool.map(of_label, (0, 1)))
-        counts, slacks, slack, squares = zip(*results, strict=True)
+        with ThreadPoolExecutor(self.threads) as pool:
+            counts, slacks, slack, squares = zip(*pool.map(of_label, (0, 1)), strict=True)
         return Far(counts, slack, None if slacks[0] is None else slacks, squares)
 
 

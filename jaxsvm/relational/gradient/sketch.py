@@ -89,17 +89,16 @@ class SketchEngine(Engine):
     name, bounds = "sketch", True
     threads = 2  # NumPy releases the interpreter while it sorts
 
-    def __init__(self, tree: Tree, eps: float, simplify: bool = True) -> None:
+    def __init__(self, tree: Tree, eps: float) -> None:
         """Plan the program: exact sizes of all groups, and the accuracy of one compression.
 
         Args:
-            tree: The join tree.
+            tree: The join tree; a simplified one costs less.
             eps: The relative accuracy of counts, in (0, 1].
-            simplify: Whether edges with unique keys are contracted first.
         """
         if not 0 < eps <= 1:
             raise InputError(f"eps is {eps}: the relative accuracy of counts, above 0 and at most 1, is needed.")
-        self.tree = tree = tree.simplified if simplify else tree
+        self.tree = tree
         totals = counting.messages(tree, tree.weight)
         self.near = {i: sorted(tree.neighbours(i), key=lambda k, i=i: totals[k, i].max()) for i in range(tree.m)}
         self.steps, self.products, self.through = self._program()

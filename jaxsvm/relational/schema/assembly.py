@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 
 
 class Category(NamedTuple):
-    """A categorical feature, `levels[codes]`; each level has its own coefficient."""
+    """The values of a categorical feature, each of which has its own coefficient."""
 
     name: str  # name of its column
-    codes: np.ndarray  # the level of each row, int32 `(n,)`
     levels: pa.Array  # different values of the column, in order; the one for missing values, if there is one, is last
 
     @property
@@ -49,14 +48,15 @@ class Category(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The features of a table."""
+    """The features of a table: numbers, and then an indicator for each level of each category."""
 
     X: np.ndarray  # its numbers, float64 `(n_i, p)`, scaled
     names: list[str | None]  # names of the columns of X; None is the constant
     mean: np.ndarray  # the number subtracted from each column, `(p,)`
     scale: np.ndarray  # the number each was divided by then, `(p,)`
     fill: np.ndarray  # the number that replaces a missing one, `(p,)`; NaN if missing numbers are refused
-    categories: list[Category]  # its categorical features
+    codes: np.ndarray  # which indicators are 1, one of each category, int32 `(n_i, c)`
+    categories: list[Category]
 
     @property
     def d(self) -> int:
@@ -66,40 +66,28 @@ class Block(NamedTuple):
     def product(self, beta: np.ndarray) -> np.ndarray:
         """Return the score of each row, `(n_i,)`."""
         p = len(self.names)
-        score, first = self.X @ beta[:p], p
-        for _, codes, levels in self.categories:
-            score = score + beta[first + codes]
-            first += len(levels)
-        return score
+        return self.X @ beta[:p] + beta[p + self.codes].sum(axis=1)
 
     def transposed(self, v: np.ndarray) -> np.ndarray:
         """Return `X' v`, `(d,)`."""
-        parts = [self.X.T @ v]
-        parts += [np.bincount(codes, v, minlength=len(levels)) for _, codes, levels in self.categories]
-        return np.concatenate(parts)
+        p, each = len(self.names), np.repeat(v, self.codes.shape[1])
+        return np.append(self.X.T @ v, np.bincount(self.codes.ravel(), each, minlength=self.d - p))
 
     def absolute(self) -> Block:
         """Return the block with the absolute values of its numbers."""
         return self._replace(X=np.abs(self.X))
 
-    def take(self, rows: np.ndarray) -> Block:
-        """Select rows."""
-        cut = [category._replace(codes=category.codes[rows]) for category in self.categories]
-        return self._replace(X=self.X[rows], categories=cut)
-
-    def columns(self, wanted: np.ndarray) -> np.ndarray:
-        """Return some columns, of which a category has one for each level, `(n_i, k)`."""
-        p = len(self.names)
-        parts, first = [self.X[:, wanted[wanted < p]]], p
-        for _, codes, levels in self.categories:
-            inside = wanted[(wanted >= first) & (wanted < first + len(levels))] - first
-            parts.append((codes[:, None] == inside).astype(float))
-            first += len(levels)
-        return np.concatenate(parts, axis=1)
-
     def dense(self, rows: np.ndarray) -> np.ndarray:
         """Return some rows with a column for each level, `(k, d)`."""
-        return self.take(rows).columns(np.arange(self.d))
+        p, out = len(self.names), np.zeros((len(rows), self.d))
+        out[:, :p] = self.X[rows]
+        out[np.arange(len(rows))[:, None], p + self.codes[rows]] = 1
+        return out
+
+    def column(self, k: int) -> np.ndarray:
+        """Return the values of a feature, `(n_i,)`."""
+        p = len(self.names)
+        return self.X[:, k] if k < p else (self.codes == k - p).any(axis=1).astype(float)
 
 
 def block_of(
@@ -114,7 +102,7 @@ def block_of(
     Raises:
         InputError: On missing values that are refused, and infinite numbers.
     """
-    columns, names, fills, categories = [], [], [], []
+    columns, names, fills, codes, categories = [], [], [], [], []
     for name, (kind, given) in parts.items():
         where, number = f"{table}.{name}", kind.kind in NUMBERS and name not in categorical
         array = present(given)
@@ -126,7 +114,8 @@ def block_of(
             )
         if not number:
             known, code = levels_of(array)
-            categories.append(Category(name, code, known))
+            codes.append(code + sum(len(category.levels) for category in categories))
+            categories.append(Category(name, known))
             continue
         values, fill = numbers(array, where), np.nan
         if np.isinf(values).any():
@@ -136,9 +125,9 @@ def block_of(
         names.append(name)
         fills.append(fill)
         columns.append(np.where(absent, fill, values))
-    X = np.stack(columns, axis=1) if columns else np.zeros((len(weight), 0))
+    X, places = (np.reshape(part, (len(part), len(weight))).T for part in (columns, codes))
     p = len(names)
-    return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), categories)
+    return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), places.astype(np.int32), categories)
 
 
 def assembled(

@@ -18,15 +18,17 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
+from jaxtyping import Array
 
-from jaxsvm.errors import InputError, require_package, require_part
+from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.counting import tree as counting
-from jaxsvm.relational.schema.assembly import Block, assembled, check_types
+from jaxsvm.relational.schema.assembly import assembled, check_types
 from jaxsvm.relational.tables.columns import Table, column, declared, opened
 from jaxsvm.relational.tables.keys import Keys, Request, roles_in
 from jaxsvm.relational.tables.pushdown import Ask, Plan, asking, in_memory, quoted, refusing
-from jaxsvm.runtime.arrays import checked, require_one_of, require_positive
+from jaxsvm.runtime.arrays import checked, require_one_of, require_positive, require_whole
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -188,11 +190,10 @@ class Join:
         first = np.cumsum([0] + [block.d for block in blocks])
         second = np.zeros((first[-1], first[-1]))
         for i, block in enumerate(blocks):
-            for begin in range(0, block.d, 64):  # columns of one pass, which bounds its memory
-                wanted = np.arange(begin, min(begin + 64, block.d))
-                for j, sums in enumerate(counting.spread(tree, i, block.columns(wanted))):
-                    theirs = np.array([blocks[j].transposed(column) for column in sums.T])
-                    second[first[j] : first[j + 1], first[i] + wanted] = theirs.T.reshape(blocks[j].d, len(wanted))
+            for k in range(block.d):
+                factors = [w * block.column(k) if j == i else w for j, w in enumerate(tree.weight)]
+                sums = counting.marginals(tree, factors)
+                second[:, first[i] + k] = np.concatenate([b.transposed(s) for b, s in zip(blocks, sums, strict=True)])
         gather = np.concatenate
         return Moments(
             self.size,
@@ -238,6 +239,49 @@ class Join:
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
 
 
+class Sample(NamedTuple):
+    """A sample of rows of the join.
+
+    Attributes:
+        x: Features, `(n, d)`, a column for each level.
+        y: Signs, `(n,)`.
+        rows: The row of each table, numbered as the join keeps them, `(n,)` each; `join.rows[i]` maps them to given
+            rows.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    rows: list[np.ndarray]
+
+
+@checked
+def sample(join: Join, n: int, key: Array | int) -> Sample:
+    """Draw rows of the join, uniform and independent, with their features.
+
+    Args:
+        join: The join.
+        n: The number of rows, at least 1.
+        key: An integer, or a key of `jax.random`.
+
+    Raises:
+        InputError: On another number or key.
+    """
+    require_part("join", join, "moments", "a `relational.Join` is needed")
+    require_whole("n", n, 1)
+    return Sample(*join.materialise(counting.Sampler(join.tree).draw(n, generator(key))))
+
+
+def generator(key: Any) -> np.random.Generator:
+    """Return NumPy's generator for an integer or a key of JAX."""
+    if isinstance(key, int | np.integer):
+        require(bool(key >= 0), f"key is {key}: an integer of at least 0, or a key of jax.random, is needed.")
+        return np.random.default_rng(int(key))
+    try:
+        return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+    except TypeError:
+        raise InputError(f"key is a {type(key).__name__}: an integer or a key of jax.random is needed.") from None
+
+
 def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
     """Scale the features of a join, and add a constant one to the label's table.
 
@@ -270,7 +314,7 @@ def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
         if intercept and i == join.tree.label and not join.constant:
             X, names = np.append(X, np.ones((len(X), 1)), axis=1), [*names, None]
             mean, size, fill = np.append(mean, 0.0), np.append(size, 1.0), np.append(fill, np.nan)
-        blocks.append(Block(X, names, mean, size, fill, given.categories))
+        blocks.append(given._replace(X=X, names=names, mean=mean, scale=size, fill=fill))
     out = copy.copy(join)
     out.blocks, out.constant = blocks, intercept or join.constant
     return out
