@@ -59,14 +59,14 @@ LINES = {
     "plots": 439,
     "points": 365,
     "problems": 3_258,
-    "relational": 3_947,
+    "relational": 3_837,
     "results": 627,
     "runtime": 1_184,
     "screening": 756,
     "solvers": 5_911,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1464, 211
+OWN_IMPORTS, FILES = 1457, 209
 """Lines that import from this library, and files."""
 
 
