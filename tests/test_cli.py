@@ -241,7 +241,7 @@ def test_a_report_is_one_page(flowers, data, tmp_path):
     assert len(images) == page.count("src=") == 4 and not re.search("<script|<link|<iframe|href=| on[a-z]+=", page)
     assert all(picture.startswith(b"\x89PNG") and len(picture) > 5000 for picture in images)
     assert "Path over C: iris.csv" in page and "2 of 2 values of C are certified" in page and "versicolor" in page
-    assert f"{report['path'][1]['cv_accuracy']:.4f}" in page and "cv accuracy" in page
+    assert f"{report['path'][1]['cv_accuracy']:.5g}" in page and "cv accuracy" in page
     report_of("path", data, *options, "--test-fraction", 0.25)
     assert "is optimistic" in file.read_text() and file.read_text().count("<img") == 4
     for place in (tmp_path, data):
@@ -537,13 +537,7 @@ def test_info(data, model):
 def test_doctor(monkeypatch):
     report = report_of("doctor")
     assert report["numpy"] == np.__version__ and report["host_memory"] > 2**28 and report["x64"] is True
-    small = report_of("doctor", "--rows", 1000)
-    assert small["kernel matrix"] == "may be stored" and small["RBF kernel, squared hinge"] == "FrankWolfe"
-    assert small["bytes_of_kernel_matrix"] == 4 * 10**6 and small["note"] is None
-    large = report_of("doctor", "--rows", 10**10, "--features", 50)
-    assert large["kernel matrix"] == "computed on demand" and "do not fit" in large["note"]
-    text = invoke("doctor", "--rows", 300_000).stdout
-    assert "on demand" in text and re.search(r"memory of rows +0.05588 GiB", text)
+    assert re.search(r"host memory +[0-9.]+ GiB", invoke("doctor").stdout)
     monkeypatch.setattr(build, "device_memory", lambda: 10**6)
     with pytest.raises(jaxsvm.InputError, match="store is True, and the kernel values of 1,000 points take"):
         jaxsvm.gram(jaxsvm.kernels.Linear(), np.ones((1000, 2)), store=True)

@@ -247,20 +247,6 @@ def test_messages_name_the_column_and_what_to_do(frame, tmp_path):
         assert re.search(said, refusal("fit", tmp_path / "a.csv", *more))
 
 
-def test_info_says_what_each_column_needs(frame, tmp_path):
-    file = tmp_path / "train.csv"
-    frame.to_csv(file)
-    report = report_of("info", file, "--label", "bought")
-    assert report["numbers"] == ["width"] and report["n"] == 60 and report["labels"] == {"no": 30, "yes": 30}
-    rows = {row["column"]: row for row in report["table"]}
-    assert rows["colour"]["different"] == 3 and "--one-hot" in rows["colour"]["what to do"]
-    assert "--drop" in rows["when"]["what to do"] and rows["age"]["missing"] == 2
-    assert rows["age"]["what to do"] == "--impute mean"
-    assert re.search(r"age +\d+ +'[0-9.]+' +2 +--impute mean *\n", invoke("info", file).stdout)
-    file.write_text("a,b\n")
-    assert "no samples" in refusal("info", file)
-
-
 def test_options_that_are_given_twice(frame, tmp_path):
     file = tmp_path / "train.csv"
     frame.to_csv(file)
@@ -355,7 +341,7 @@ def test_a_grid_of_gamma(uneven, tmp_path):
     )
     assert "is the largest of the grid" in done.stdout or "is the smallest of the grid" in done.stdout
     assert str(page) in done.stdout and "gamma = 0." in page.read_text()
-    assert "<h2>Every gamma</h2>" in page.read_text() and 'alt="Cross-validated scores by gamma' in page.read_text()
+    assert "<h2>Every gamma</h2>" in page.read_text()
     assert "add --folds" in refusal("path", file, "--gamma", "0.1,1") and "path" in refusal(
         "fit", file, "--gamma", "1,2"
     )
@@ -397,20 +383,6 @@ def test_probabilities(uneven, tmp_path, loss):
     if loss == "hinge":  # the folds are scikit-learn's own
         theirs = jaxsvm_estimator(gamma=0.5).fit(x, y).predict_proba(x)
         np.testing.assert_allclose(p, theirs, atol=0.03)
-
-
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_probabilities_of_a_path_come_from_its_folds(uneven, tmp_path, loss, monkeypatch):
-    """So an interrupted path has them too: they take no more fits."""
-    file, _, y = uneven
-    out, options = tmp_path / "model.npz", ["--loss", loss, "--gamma", 0.5, "--probability", "--tol", 1e-6, "--out"]
-    report_of("fit", file, *options, out)
-    expected = np.asarray(report_of("predict", out, file)["probability"])
-    monkeypatch.setattr(jaxsvm.cli.training, "estimator", None)
-    assert report_of("path", file, *options, out, "--C", "1,1e-3", "--folds", 5)["chosen_C"] == 1
-    found = np.asarray(report_of("predict", out, file)["probability"])
-    np.testing.assert_allclose(found, expected, atol=0.05)
-    assert found[y == "rare", 0].mean() > 2 * found[y == "usual", 0].mean()
 
 
 def test_a_path_whose_folds_had_no_time_says_that_there_is_no_model(uneven, tmp_path, monkeypatch):
@@ -460,7 +432,7 @@ def test_nu(uneven, tmp_path):
     page = tmp_path / "page.html"
     grid = report_of("path", *options[1:], "--nu", 0.3, "--C", "0.01,1", "--folds", 3, "--report", page)
     assert grid["path"][1]["epsilon"] == report["epsilon"] > 0
-    assert f"<td>{report['epsilon']:.4g}</td>" in page.read_text() and "Cross-validated R2" in page.read_text()
+    assert f"<td>{report['epsilon']:.5g}</td>" in page.read_text() and "Cross-validated R2" in page.read_text()
     assert grid["chosen_C"] == 1 and grid["path"][1]["primal"] == pytest.approx(report["primal"])
     np.testing.assert_allclose(found["labels"], expected, atol=1e-3)
     assert report["certified"] and found["r2"] == pytest.approx(report["train_r2"])

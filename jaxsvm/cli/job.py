@@ -11,22 +11,22 @@ import jax
 import numpy as np
 
 import jaxsvm
-from jaxsvm import kernels
-from jaxsvm.cli.options import KERNEL_OPTIONS, Training
+from jaxsvm.cli.options import Training
 from jaxsvm.cli.report import progress_bar, totals
 from jaxsvm.cli.source import coreset_in, training_points, training_source
 from jaxsvm.datasets import Scaling, two_classes
-from jaxsvm.datasets.labels import index_of, several_classes, targets
+from jaxsvm.datasets.labels import index_of, several_classes, targets, value_of
 from jaxsvm.errors import InputError, require
+from jaxsvm.kernels import Kernel
 from jaxsvm.kernels.width import resolve_gamma
 from jaxsvm.loop.interruption import until_halt, watching
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.model_selection.folds import fold_masks
-from jaxsvm.models.description import kernel_to_dict, scikit_learn_kernel
+from jaxsvm.models.description import kernel_to_dict, named_kernel, scikit_learn_kernel
 from jaxsvm.models.libsvm import model_of
 from jaxsvm.models.model import Model, compact, is_right, predict
 from jaxsvm.points.rows import is_sparse
-from jaxsvm.results.fit import Fit, Status
+from jaxsvm.results.fit import Status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Job:
     weight: np.ndarray | None  # weights of the training samples, `(n,)`; None outside of coresets
     classes: tuple[Any, ...] | None  # the labels, two or more; None without classes
     factors: np.ndarray | None  # factors of C by class, `(k,)`, or None
-    kernel: kernels.Kernel  # the kernel
+    kernel: Kernel  # the kernel
     # the points held out, as they are in the file, and their labels; None if nothing is held out
     test: tuple[Any, np.ndarray] | None
     parts: dict[str, Any]  # what its models keep: `scaling`, `layout` and `preparation`
@@ -197,39 +197,35 @@ def _factors(
     return factors
 
 
-def _kernel(options: Training, x: Any) -> kernels.Kernel:
+def _kernel(options: Training, x: Any) -> Kernel:
     """Build the kernel, with a width from the training points where no number is given."""
-    if options.kernel == "linear":
-        return kernels.Linear()
-    given = {"degree": 3 if options.degree is None else options.degree, "coef0": options.coef0}
-    given["gamma"] = resolve_gamma("scale" if options.gamma is None else options.gamma, x)
-    used = {name: given[name] for name in KERNEL_OPTIONS[options.kernel] if given[name] is not None}
-    classes = {"rbf": kernels.RBF, "laplacian": kernels.Laplacian, "sigmoid": kernels.Sigmoid}
-    return classes.get(options.kernel, kernels.Polynomial)(**used)
+    name = "poly" if options.kernel == "polynomial" else options.kernel
+    gamma = None if name == "linear" else resolve_gamma("scale" if options.gamma is None else options.gamma, x)
+    coef0 = float(name == "poly") if options.coef0 is None else options.coef0
+    return named_kernel(name, gamma, coef0, options.degree or 3)
 
 
 def _odd_columns(x: Any, names: tuple[str, ...] | None, scaled: bool) -> list[str]:
     """Return notes on a value that is a thousand times all others of its column, and on columns of unlike spread."""
     if is_sparse(x) or len(x) < 2:
         return []
+    title = [f"column {at}" for at in range(x.shape[1])] if names is None else list(map(repr, names))
     second, largest = np.partition(np.abs(x), -2, axis=0)[-2:]
     notes = [
-        f"Column {at if names is None else repr(names[at])} holds a value of size {largest[at]:.3g} and no other above "
+        f"Column {title[at].removeprefix('column ')} holds a value of size {largest[at]:.3g} and no other above "
         f"{second[at]:.3g}: if it stands for a missing one, leave it empty and say --impute mean."
         for at in np.flatnonzero((second > 0) & (largest / 1000 > second))[:1].tolist()
     ]
     with np.errstate(over="ignore", invalid="ignore"):
         spread = np.std(x, axis=0)
     order = np.argsort(spread, kind="stable")[np.count_nonzero(spread == 0) :].tolist()  # those that vary
-    # The widest beside the narrowest, and beside half of them.
     for narrow, least in ((order[0], 1000), (order[(len(order) - 1) // 2], 30)) if order and not scaled else ():
         if (ratio := float(spread[order[-1]]) / float(spread[narrow])) >= least:
-            wide, other = (f"column {at}" if names is None else repr(names[at]) for at in (order[-1], narrow))
-            notes.append(
-                f"Columns are not scaled: {wide} varies {ratio:.2g} times as much as {other}, and the kernel sees "
-                "little but the former. --scale standardise gives all of them a say."
-            )
-            break
+            return [
+                *notes,
+                f"Columns are not scaled: {title[order[-1]]} varies {ratio:.2g} times as much as {title[narrow]}, and "
+                "the kernel sees little but the former. --scale standardise gives all of them a say.",
+            ]
     return notes
 
 
@@ -244,18 +240,10 @@ def score_of(predicted: Any, y: np.ndarray, classes: tuple[Any, ...] | None) -> 
 
         known = y.dtype.kind in "biuf" and np.isfinite(predicted).all()
         return float(r2_score(y, predicted)) if known else None
-    labels = {_plain(label): label for label in classes}
+    labels = {value_of(str(label)): label for label in classes}  # files write 1 in different ways
     rest = classes[0] if classes[0] == f"not {classes[1]}" else None
-    truth = [labels.get(_plain(label), rest) for label in y.tolist()]
+    truth = [labels.get(value_of(str(label)), rest) for label in y.tolist()]
     return None if None in truth else float(np.mean([a == b for a, b in zip(predicted.tolist(), truth, strict=True)]))
-
-
-def _plain(label: Any) -> Any:
-    """Return a label's number if it is one, else the text: files write 1 in different ways."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(label) if isinstance(label, str) else label
-    return label
 
 
 class Solution(NamedTuple):
@@ -287,9 +275,7 @@ class Solution(NamedTuple):
 def solved(job: Job, Cs: list[float]) -> dict[int, Solution]:
     """Solve the job at each C; return the solutions by index, but for those that Ctrl-C or the time limit left out."""
     with progress_bar("fit" if len(Cs) == 1 else "path", len(Cs) if len(Cs) > 1 or job.by_estimator else None) as bar:
-        if job.by_estimator:
-            return _by_estimator(job, Cs, bar)
-        return _of_one_problem(job, Cs, bar)
+        return (_by_estimator if job.by_estimator else _of_one_problem)(job, Cs, bar)
 
 
 def _of_one_problem(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -> dict[int, Solution]:
@@ -297,19 +283,25 @@ def _of_one_problem(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -
         note = f"gap {float(given[-1].certificate.relative_gap):.2g}, {int(given[-1].steps)} steps"
         bar(advance=len(given) - 1, note=note)  # pyright: ignore[reportOptionalCall]
 
-    problem: Any = _problem(job, Cs[0])
-    options: dict[str, Any] = _options(job) | {"callback": None if bar is None else draw}
+    problem, options = _problem(job, Cs[0]), _how(job.options)
+    options |= {"key": jax.random.key(job.options.seed), "max_seconds": job.options.max_seconds}
+    options["callback"] = None if bar is None else draw
     if len(Cs) > 1:
         fits = jax.tree.map(np.asarray, jaxsvm.solve_path(problem, Cs, **options).fits)  # slices are not compiled
+        reached = ~np.isinf(fits.certificate.relative_gap) | (fits.status.code != Status.INTERRUPTED)
     else:
-        if options["solver"] is not None:
-            del options["tol"]  # the solver has it
-        fits = jax.tree.map(lambda leaf: np.asarray(leaf)[None], jaxsvm.fit(problem, **options))
-    unreached = np.isinf(fits.certificate.relative_gap) & (fits.status.code == Status.INTERRUPTED) & (len(Cs) > 1)
-    return {
-        place: _of_fit(job, problem, Cs[place], jax.tree.map(lambda leaf, at=place: leaf[at], fits))
-        for place in np.flatnonzero(~unreached).tolist()
-    }
+        fits, reached = jax.tree.map(lambda leaf: np.asarray(leaf)[None], jaxsvm.fit(problem, **options)), [True]
+    solutions = {}
+    for place in np.flatnonzero(reached).tolist():
+        fitted = jax.tree.map(lambda leaf, at=place: leaf[at], fits)
+        margins = np.asarray(fitted.margins)
+        if job.classes is None:
+            score = score_of(margins[: len(job.y)], job.y, None)  # of the upper side, whose sign is +1
+        else:
+            score = float(np.average(is_right(margins, job.y), weights=job.weight))
+        statuses, model = (Status(int(fitted.status)),), job.complete(compact(fitted, problem))
+        solutions[place] = Solution(Cs[place], statuses, int(fitted.steps), score, model)
+    return solutions
 
 
 def _problem(job: Job, C: float) -> Any:
@@ -324,32 +316,14 @@ def _problem(job: Job, C: float) -> Any:
     return jaxsvm.svm_problem(gram, job.y, C, sample_weight=weight)
 
 
-def _options(job: Job) -> dict[str, Any]:
-    """Return the options of `jaxsvm.fit` and `jaxsvm.solve_path`; the solver None leaves the choice to the library."""
-    options, solver = job.options, None
+def _how(options: Training) -> dict[str, Any]:
+    """Return the solver that is named, or else the tolerance, as arguments of the library."""
     limits = {"tol": options.tol, "max_steps": 1_000_000 if options.max_steps is None else options.max_steps}
+    if options.solver == "auto":
+        return {"tol": options.tol}
     if options.solver == "cvm":
-        solver = jaxsvm.CoreVectorMachine(**limits)
-    elif options.solver != "auto":
-        solver = jaxsvm.FrankWolfe(variant=options.solver, **limits)
-    key = jax.random.key(options.seed)
-    return {"solver": solver, "tol": options.tol, "key": key, "max_seconds": options.max_seconds}
-
-
-def _of_fit(job: Job, problem: Any, C: float, fitted: Fit) -> Solution:
-    """Gather what reports and models need of a fit."""
-    margins = np.asarray(fitted.margins)
-    if job.classes is None:
-        score = score_of(margins[: len(job.y)], job.y, None)  # of the upper side, whose sign is +1
-    else:
-        score = float(np.average(is_right(margins, job.y), weights=job.weight))
-    return Solution(
-        C=C,
-        statuses=(Status(int(fitted.status)),),
-        steps=int(fitted.steps),
-        score=score,
-        model=job.complete(compact(fitted, problem)),
-    )
+        return {"solver": jaxsvm.CoreVectorMachine(**limits)}
+    return {"solver": jaxsvm.FrankWolfe(variant=options.solver, **limits)}
 
 
 def _by_estimator(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -> dict[int, Solution]:
@@ -400,9 +374,8 @@ def scores_of_folds(job: Job, Cs: list[float], folds: int) -> Scores:
     """Score each C on the samples that folds leave out."""
     y, seed = job.codes, job.options.seed
     if job.metric == "accuracy" and not job.by_estimator:
-        options = {name: value for name, value in _options(job).items() if name in ("solver", "tol")}
         with progress_bar("folds"):
-            return jaxsvm.cross_validate(_problem(job, 1.0), Cs, folds, seed=seed, **options)
+            return jaxsvm.cross_validate(_problem(job, 1.0), Cs, folds, seed=seed, **_how(job.options))
     from sklearn.model_selection import KFold, cross_val_score
 
     splits: Any = KFold(folds, shuffle=True, random_state=seed)

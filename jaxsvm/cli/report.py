@@ -4,7 +4,6 @@ import contextlib
 import enum
 import errno
 import json
-import math
 import os
 import re
 import signal
@@ -42,38 +41,22 @@ ADVICE = {
 }
 """Advice for a status in terms of the command's options; `results/fit.py` names the library's arguments."""
 
-TITLES = {
-    "relative_gap": "gap", "train_accuracy": "train accuracy", "train_r2": "train R2", "cv_accuracy": "cv accuracy",
-    "cv_r2": "cv R2", "cv_standard_error": "+-", "test_accuracy": "test accuracy", "test_r2": "test R2",
-}  # fmt: skip
-"""Titles of columns whose key is not their title."""
-
-FORMATS = {
-    "C": ".4g",
-    "status": "",
-    "relative_gap": ".1e",
-    "primal": ".5g",
-    "steps": "",
-    "support": "",
-    "epsilon": ".4g",
-}
-"""The first columns of a path's table, and their formats; scores follow."""
-
 
 def show(as_json: bool, report: dict[str, Any]) -> None:
     """Print a report as JSON, or as text: the facts, tables, the note."""
     if as_json:
-        write(json.dumps(_strict(report), indent=2, allow_nan=False) + "\n")
+        strict = json.loads(json.dumps(report), parse_constant=lambda _: None)  # JSON has no NaN
+        write(json.dumps(strict, indent=2) + "\n")
         return
     console = Console(soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else 160)
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
-        if name not in ("path", "widths", "table", "note") and value is not None and value != []:
-            size = f"{value / 2**30:.4g} GiB" if name.startswith("bytes_of") or name.endswith("_memory") else None
-            facts.add_row(name.replace("bytes_of", "memory of").replace("_", " "), size or shown(value))
+        if name not in ("path", "widths", "note") and value is not None and value != []:
+            size = f"{value / 2**30:.4g} GiB" if name.endswith("_memory") else None
+            facts.add_row(name.replace("_", " "), size or shown(value))
     with console.capture() as captured:
         console.print(facts)
-        for rows in filter(None, (report.get("widths"), report.get("path"), report.get("table"))):
+        for rows in filter(None, (report.get("widths"), report.get("path"))):
             titles, lines = cells(rows)
             columns = [Column(title, justify="right", overflow="fold") for title in titles]
             table = Table(*columns, box=None, pad_edge=False)
@@ -86,16 +69,10 @@ def show(as_json: bool, report: dict[str, Any]) -> None:
 
 
 def cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the titles and the cells of a table of rows: of a path the main columns, then all scores that it has."""
-    formats = {name: ".4g" if isinstance(value, float) else "" for name, value in rows[0].items()}
-    if "certified" in rows[0]:
-        present = [name for name in (*FORMATS, *TITLES) if any(row.get(name) is not None for row in rows)]
-        formats = {name: FORMATS.get(name, ".4f") for name in present}
-    lines = [
-        ["" if row.get(name) is None else printable(format(row[name], form)) for name, form in formats.items()]
-        for row in rows
-    ]
-    return [printable(TITLES.get(name, name)) for name in formats], lines
+    """Return the titles and the cells of a table of rows, without columns that are empty or of truth values."""
+    names = [name for name in rows[0] if any(not isinstance(row[name], bool | None) for row in rows)]
+    lines = [["" if row[name] is None else shown(row[name]) for name in names] for row in rows]
+    return [name.replace("_", " ") for name in names], lines
 
 
 def shown(value: Any) -> str:
@@ -110,15 +87,6 @@ def shown(value: Any) -> str:
 def printable(text: str) -> str:
     """Return a text with control characters written as escapes: labels and names must not move a terminal's cursor."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _strict(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, by None."""
-    if isinstance(value, dict):
-        return {name: _strict(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def require_stdout() -> None:
@@ -185,13 +153,8 @@ def progress_bar(title: str, total: float | None = None) -> Iterator[Callable[..
     It yields None if stderr is no terminal: a fit without a callback is faster.
     """
     console = Console(stderr=True)
-    columns = (
-        "{task.description}",
-        rich.progress.BarColumn(),
-        rich.progress.TimeElapsedColumn(),
-        "{task.fields[note]}",
-    )
-    with rich.progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    shown = ("{task.description}", rich.progress.BarColumn(), rich.progress.TimeElapsedColumn(), "{task.fields[note]}")
+    with rich.progress.Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=total, note="")
         yield (lambda **changes: progress.update(task, **changes)) if console.is_terminal else None
 

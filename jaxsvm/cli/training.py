@@ -21,10 +21,10 @@ from jaxsvm.cli.job import Job, Solution, errors_of, estimator, prepare, scores_
 from jaxsvm.cli.options import Number, Text, Training, of_model, of_output
 from jaxsvm.cli.report import Interrupts, cells, check_writable, complain, finish, save, show, shown
 from jaxsvm.errors import InputError, require
-from jaxsvm.model_selection.cross_validation import CrossValidation, Scores, WidthValidation, end_of
+from jaxsvm.model_selection.cross_validation import Scores, end_of
 from jaxsvm.models.libsvm import model_of
 from jaxsvm.plots.axes import BLUE, GREEN, ORANGE, PURPLE, RED, against_C, axes_of, figure_class
-from jaxsvm.plots.pictures import path_scores, width_scores
+from jaxsvm.plots.pictures import path_scores
 
 OPTIMISTIC = (
     "The test score at the chosen C is optimistic: C was chosen for it, on these same samples. "
@@ -57,9 +57,7 @@ def fit(
     finish(solution.statuses, interrupts.seen, dtype=options.dtype)
 
 
-def _saved(
-    job: Job, C: float, solution: Solution, interrupts: Interrupts, held_out: np.ndarray | None = None
-) -> str | None:
+def _saved(job: Job, C: float, solution: Solution, interrupts: Interrupts) -> str | None:
     """Write the model and return the file's name; None if no file was asked for or the model is worthless."""
     interrupts.armed = False
     out, model = job.options.out, solution.model
@@ -72,23 +70,13 @@ def _saved(
         complain("it ended before anything was certified: no model is written.")
         return None
     if job.options.probability:
-        model = dataclasses.replace(model, sigmoids=_sigmoids(job, C, held_out, interrupts))
+        model = dataclasses.replace(model, sigmoids=_sigmoids(job, C, interrupts))
     save(out, model.save)
     return out
 
 
-def _sigmoids(
-    job: Job, C: float, held_out: np.ndarray | None, interrupts: Interrupts
-) -> tuple[tuple[float, float], ...] | None:
-    """Return slope and shift of each machine's map to probabilities; say so if there was no time.
-
-    `held_out` are decision values of samples that were left out of training, `(n,)`; None: an estimator makes them.
-    """
-    if held_out is not None:
-        from jaxsvm.estimators.probability import sigmoids  # it imports scikit-learn
-
-        weight = np.ones(len(job.y)) if job.weight is None else job.weight
-        return tuple((slope, shift) for slope, shift in sigmoids(held_out[:, None], job.codes, weight, [(0, 1)]))
+def _sigmoids(job: Job, C: float, interrupts: Interrupts) -> tuple[tuple[float, float], ...] | None:
+    """Return slope and shift of each machine's map to probabilities, by an estimator; say so if there was no time."""
     interrupts.armed = True
     try:
         interrupts.check()
@@ -129,42 +117,37 @@ def path(
         figure_class()  # before the work
     with jax.enable_x64(options.dtype == "float64"), Interrupts() as interrupts, interrupts.within(options.max_seconds):
         job = prepare(dataclasses.replace(options, gamma=(options.gammas or [None])[0]))
-        started, widths = time.monotonic(), None
-        if len(options.gammas) > 1:
-            job, widths = _of_best_width(job, Cs, options.gammas, folds or 0, interrupts)
+        started, folded, widths = time.monotonic(), None, []
+        if folds is not None and len(options.gammas) > 1:
+            job, folded, widths = _of_best_width(job, options.gammas, Cs, folds, interrupts)
         solutions = solved(job, Cs)
-        folded = None if folds is None else widths.best if widths else scores_of_folds(job, Cs, folds)
+        if folds is not None and folded is None:
+            folded = scores_of_folds(job, Cs, folds)
         seconds = time.monotonic() - started
         interrupts.armed = False
         if not solutions and interrupts.came:
             raise KeyboardInterrupt
         rows = {at: solution.row(job) for at, solution in solutions.items()}
-        for at, row in rows.items():
-            if folded is not None:
-                row |= {
-                    f"cv_{job.metric}": float(folded.mean[at]),
-                    "cv_standard_error": float(folded.standard_error[at]),
-                }
-        best, chosen, note, out = saved, saved is not None, None, None
-        if saved is None and (folded or job.test):
-            tested = [rows[at][f"test_{job.metric}"] if at in rows else np.nan for at in range(len(Cs))]
-            scores = folded or Scores(np.asarray(Cs), np.asarray([tested], float))
-            best, chosen = _best(rows, scores, one_standard_error, interrupts.seen)
-            note = f"{'' if folded or len(rows) < 2 else OPTIMISTIC} {scores.note or ''}" if chosen else None
+        for at, row in rows.items() if folded is not None else ():
+            score, error = float(folded.mean[at]), float(folded.standard_error[at])
+            row |= {f"cv_{job.metric}": score, "cv_standard_error": error}
+        best, note = (saved, "") if saved is not None else _best(job, Cs, rows, folded, one_standard_error, interrupts)
+        out = None
         if best is not None and best not in solutions:
             complain(f"C = {Cs[best]:g} was not reached{'' if options.out is None else ': no model is written'}.")
             best = None
         if best is not None:
-            out = _saved(job, Cs[best], solutions[best], interrupts, _held_out(job, folded, best))
-    notes = [job.note, note and note.strip(), widths and end_of("gamma", widths.gamma, widths.gammas)]
+            out = _saved(job, Cs[best], solutions[best], interrupts)
+    gamma = float(vars(job.kernel)["gamma"]) if widths else None
+    notes = [job.note, note, end_of("gamma", gamma, [row["gamma"] for row in widths] or [0.0])]
     report = {
-        "command": "path", **job.description(), "folds": folds, "widths": _width_rows(job, widths),
-        "path": list(rows.values()), "not_reached": [C for at, C in enumerate(Cs) if at not in rows],
-        "chosen_C": Cs[best] if chosen and best is not None else None, "chosen_gamma": widths and widths.gamma,
+        "command": "path", **job.description(), "folds": folds, "widths": widths, "path": list(rows.values()),
+        "not_reached": [C for at, C in enumerate(Cs) if at not in rows],
+        "chosen_C": None if note is None or best is None else Cs[best], "chosen_gamma": gamma,
         "seconds": seconds, "out": out, "report": report_file, "note": " ".join(filter(None, notes)) or None,
     }  # fmt: skip
     if report_file is not None:
-        save(report_file, page_of(report, folded, widths), "--report")
+        save(report_file, page_of(report, folded), "--report")
     show(options.as_json, report)
     complete = len(rows) == len(Cs) and (out is not None or options.out is None)
     complete &= folded is None or not np.isnan(folded.scores).any()
@@ -202,64 +185,48 @@ def _place_to_save(Cs: list[float], save_C: float | None, folds: int | None, opt
 
 
 def _of_best_width(
-    job: Job, Cs: list[float], gammas: list[str], folds: int, interrupts: Interrupts
-) -> tuple[Job, WidthValidation]:
-    """Cross-validate every width of the kernel; return the job of the best, and the scores of all."""
-    jobs, results = [job.with_gamma(gamma) for gamma in gammas], []
-    for candidate in jobs:
-        results.append(scores_of_folds(candidate, Cs, folds))
-        if interrupts.came:
-            raise KeyboardInterrupt
-    widths = np.asarray([float(vars(candidate.kernel)["gamma"]) for candidate in jobs])
-    found = WidthValidation(widths, tuple(results))
-    return jobs[widths.tolist().index(found.gamma)], found
-
-
-def _width_rows(job: Job, found: WidthValidation | None) -> list[dict[str, Any]]:
-    """Return the best score of each width of the kernel."""
-    if found is None:
-        return []
-    means = found.mean.max(axis=1, initial=-np.inf, where=np.isfinite(found.mean)).tolist()
-    named = zip(found.gammas.tolist(), (scores.C for scores in found.results), means, strict=True)
-    return [{"gamma": gamma, "best C": C, f"cv {job.metric}": mean} for gamma, C, mean in named]
+    job: Job, gammas: list[str], Cs: list[float], folds: int, interrupts: Interrupts
+) -> tuple[Job, Scores, list[dict[str, Any]]]:
+    """Cross-validate every width of the kernel; return the job and the scores of the best, and a row for each."""
+    jobs = [job.with_gamma(gamma) for gamma in gammas]
+    scored = [scores_of_folds(each, Cs, folds) for each in jobs]
+    if interrupts.came:
+        raise KeyboardInterrupt
+    best = [float(np.nanmax(scores.mean, initial=-np.inf)) for scores in scored]
+    widths = [float(vars(each.kernel)["gamma"]) for each in jobs]
+    place = max(range(len(jobs)), key=lambda at: (best[at], -widths[at]))
+    rows = zip(widths, [scores.C for scores in scored], best, strict=True)
+    names = ("gamma", "best C", f"cv {job.metric}")
+    return jobs[place], scored[place], [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _best(
-    rows: dict[int, dict[str, Any]], scores: Scores, one_standard_error: bool, stopped: bool
-) -> tuple[int | None, bool]:
-    """Choose a value of C among the certified ones, or among all if none is certified.
+    job: Job, Cs: list[float], rows: dict[int, Any], folded: Scores | None, one_standard_error: bool, stop: Interrupts
+) -> tuple[int | None, str | None]:
+    """Return the place of the C of the best score, None without scores, and a note; without, no score has chosen it.
 
-    Args:
-        rows: Rows of the report, by index of C.
-        scores: Their scores.
-        one_standard_error: Whether to take the smallest C whose score is within one standard error of the best.
-        stopped: Whether Ctrl-C or the time limit came: without scores the C nearest to 1, that of `fit`, serves.
-
-    Returns:
-        Its index, None without scores; and whether scores have chosen it.
+    It is one of the certified values, if there are any. If Ctrl-C or the time limit came before there were scores, the
+    C nearest to 1 serves, that of `fit`.
     """
+    if folded is None and job.test is None:
+        return None, None
     certified = [at for at, row in rows.items() if row["certified"]] or list(rows)
-    left_out = np.isin(np.arange(len(scores.Cs)), certified, invert=True)
+    tested = [rows[at][f"test_{job.metric}"] if folded is None and at in rows else np.nan for at in range(len(Cs))]
+    scores = folded or Scores(np.asarray(Cs), np.asarray([tested], float))
+    left_out = np.isin(np.arange(len(Cs)), certified, invert=True)
     known = Scores(scores.Cs, np.where(left_out, np.nan, scores.scores))
     C = known.C_one_standard_error if one_standard_error else known.C
     if not np.isnan(C):
-        return scores.Cs.tolist().index(C), True
-    if stopped and rows:
-        nearest = min(certified, key=lambda at: abs(math.log(rows[at]["C"])))
-        complain(f"no score was reached: C is not chosen, and the model is that of C = {rows[nearest]['C']:.6g}.")
-        return nearest, False
+        return Cs.index(C), f"{'' if folded or len(rows) < 2 else OPTIMISTIC} {scores.note or ''}".strip()
+    if stop.seen and rows:
+        nearest = min(certified, key=lambda at: abs(math.log(Cs[at])))
+        complain(f"no score was reached: C is not chosen, and the model is that of C = {Cs[nearest]:.6g}.")
+        return nearest, None
     complain(
         "no value of C has a score (a relative gap below 1 in every fold): none is chosen, and no model is written; "
         "take smaller values of C, scale the columns, or allow more time."
     )
-    return None, False
-
-
-def _held_out(job: Job, scores: Scores | None, place: int) -> np.ndarray | None:
-    """Return decision values at a C of all samples, `(n,)`, by the folds that left them out; None without such."""
-    if not isinstance(scores, CrossValidation) or not np.isfinite(scores.mean[place]):
-        return None
-    return np.asarray(scores.fits.margins)[scores.folds, place, np.arange(len(job.y))] * job.y
+    return None, None
 
 
 PAGE = """<!doctype html>
@@ -284,8 +251,8 @@ DRAWN = {"support": GREEN, "relative gap": BLUE, "primal": ORANGE, "test accurac
 """What of the rows is drawn, and its colour."""
 
 
-def page_of(report: dict[str, Any], folds: Scores | None, widths: WidthValidation | None = None) -> str:
-    """Return the page of a report, as `--json` prints it, with the scores of folds, and at every gamma, if any."""
+def page_of(report: dict[str, Any], folds: Scores | None) -> str:
+    """Return the page of a report, as `--json` prints it, with the scores of folds if there are any."""
     rows, chosen, missed = report["path"], report["chosen_C"], report["not_reached"]
     certified = f"{sum(row['certified'] for row in rows)} of {len(rows)} values of C are certified"
     gamma = "" if report["chosen_gamma"] is None else f", gamma = {report['chosen_gamma']:.4g}"
@@ -299,7 +266,7 @@ def page_of(report: dict[str, Any], folds: Scores | None, widths: WidthValidatio
     facts = {key: value for key, value in report.items() if key not in LEFT_OUT and value is not None and value != []}
     return PAGE.format(
         **{key: html.escape(text) for key, text in texts.items()},
-        pictures="".join(_image(title, axes) for title, axes in _pictures(rows, folds, widths)),
+        pictures="".join(_image(title, axes) for title, axes in _pictures(rows, folds)),
         widths=_table("gamma", report, report["widths"]),
         path=_table("C", report, rows),
         facts="".join(_row([key.replace("_", " "), shown(value)]) for key, value in facts.items()),
@@ -321,10 +288,8 @@ def _row(texts: list[str], kind: str = "") -> str:
     return f'<tr class="{kind}">{"".join(f"<td>{html.escape(text)}</td>" for text in texts)}</tr>'
 
 
-def _pictures(rows: list[Any], folds: Scores | None, widths: WidthValidation | None) -> Iterator[tuple[str, Any]]:
+def _pictures(rows: list[Any], folds: Scores | None) -> Iterator[tuple[str, Any]]:
     """Yield titles and axes of all pictures that the report has values for; what is not certified is crossed out."""
-    if widths is not None:
-        yield "Cross-validated scores by gamma", width_scores(widths)
     if folds is not None and np.isfinite(folds.mean).any():
         yield f"Cross-validated {'R2' if 'cv_r2' in rows[0] else 'accuracy'}", path_scores(folds)
     for title, colour in DRAWN.items():
