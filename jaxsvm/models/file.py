@@ -1,7 +1,8 @@
 """A model and its file: one `.npz` of arrays and a JSON header, without compression (docs/model_file.md).
 
-Nothing in a file is ever executed, and no more is read than the file is long. Shapes must be those of a table, and the
-model that is made of a file must describe itself as the file does. A model is held to the same before it is saved.
+Nothing in a file is ever executed, and no more is read than the file is long. The
+model that is made of a file must predict, by its shapes, and describe itself as the file does. A model is held to the
+same before it is saved.
 """
 
 from __future__ import annotations
@@ -35,23 +36,6 @@ if TYPE_CHECKING:
 
 FORMAT = "jaxsvm-model-5"
 BASES = {"kernel": KernelBasis, "nystroem": NystroemBasis, "fourier": FourierBasis}
-MEMBERS = {
-    "every": {
-        "coef": "floats r m",
-        **dict.fromkeys(("bias", "R", *(f"certificate/{name}" for name in Certificate._fields)), "floats m"),
-    },
-    "scaling": {"scaling/offset": "floats d", "scaling/factor": "floats d"},
-    "kernel": {"basis/x": "floats r d", "basis/shift": "floats d"},
-    "sparse": {
-        "basis/data": "floats entries", "basis/indices": "integers entries", "basis/indptr": "integers r+1",
-        "basis/shift": "floats d",
-    },
-    "precomputed": {"basis/x": "integers r", "basis/shift": "floats 0"},
-    "nystroem": {"basis/x": "floats q d", "basis/whitening": "floats q r", "basis/shift": "floats d"},
-    "fourier": {"basis/frequencies": "floats d r", "basis/phases": "floats r", "basis/shift": "floats d"},
-}  # fmt: skip
-"""The arrays of each kind of model: their type, and shape in sizes that must agree; two classes have no axis m."""
-DTYPES = {"floats": (np.float32, np.float64), "integers": (np.int32,)}
 
 
 @jax.tree_util.register_dataclass
@@ -198,22 +182,25 @@ def _built(header: Any, arrays: dict[str, np.ndarray]) -> Model:
     require(header["format"] == FORMAT, f"the format is {header['format']!r}: this version reads {FORMAT}.")
     require(header["basis"] in BASES, f"the basis is {str(header['basis'])[:80]}: one of {', '.join(BASES)} is needed.")
     kernel = None if header["kernel"] is None else kernel_from_dict(header["kernel"])
-    d = _require_members(header, isinstance(kernel, Precomputed), arrays)
+    numbers = ["basis/x"] if isinstance(kernel, Precomputed) else ["basis/indices", "basis/indptr"]  # of samples, say
+    for name, values in arrays.items():
+        dtypes = (np.int32,) if name in numbers else (np.float32, np.float64)
+        needed = " or ".join(np.dtype(dtype).name for dtype in dtypes)
+        require(values.dtype in dtypes, f"{name} is {values.dtype}: {needed} is needed.")
+        if not name.startswith("certificate/"):  # a gap may be infinite
+            require_finite(name, values)
     placed = jax.device_put(arrays)
     fields = {name.removeprefix("basis/"): value for name, value in placed.items() if name.startswith("basis/")}
     if header["sparse_columns"] is not None:
-        fields = {"shift": fields["shift"], "x": _sparse(d, arrays)}
+        fields = {"shift": fields["shift"], "x": _sparse(header["sparse_columns"], arrays)}
     if kernel is not None:
         fields |= {"kernel": kernel, "near": bool(header["near"])}
-    basis = BASES[header["basis"]](**fields)
-    if basis.columns is not None:
-        jax.eval_shape(basis, jax.ShapeDtypeStruct((1, d), np.float32))  # refuses kernels of other points
     layout = header["layout"]
     if layout is not None:
         columns = None if layout["columns"] is None else tuple(map(str, layout["columns"]))
         layout = Layout(columns, layout["label"], layout["index_base"])
     model = Model(
-        basis=basis,
+        basis=BASES[header["basis"]](**fields),
         **{name: placed[name] for name in ("coef", "bias", "R")},
         certificate=Certificate(*(placed[f"certificate/{name}"] for name in Certificate._fields)),
         scaling=Scaling(placed["scaling/offset"], placed["scaling/factor"]) if "scaling/offset" in placed else None,
@@ -223,35 +210,12 @@ def _built(header: Any, arrays: dict[str, np.ndarray]) -> Model:
         sigmoids=header["sigmoids"] and tuple((float(slope), float(shift)) for slope, shift in header["sigmoids"]),
     )
     _require_sound(model)
-    again, _ = _described(model)
+    again, parts = _described(model)
     for name in {**again, **header}:
         require(again.get(name, "?") == header.get(name), f"{name} is {str(header.get(name))[:80]}: no model has that.")
+    for name in arrays.keys() - parts.keys():
+        raise InputError(f"the member {name[:60]!r} is no part of it.")
     return model
-
-
-def _require_members(header: Any, precomputed: bool, arrays: dict[str, np.ndarray]) -> int:
-    """Refuse arrays that are missing, unknown, or of another type, shape or range; return the number of columns."""
-    kind = "precomputed" if precomputed else header["basis"] if header["sparse_columns"] is None else "sparse"
-    wanted = MEMBERS["every"] | MEMBERS[kind] | (MEMBERS["scaling"] if "scaling/offset" in arrays else {})
-    if unlike := sorted(wanted.keys() ^ arrays.keys()):
-        raise InputError(f"the member {unlike[0][:60]!r} is {'missing' if unlike[0] in wanted else 'no part of it'}.")
-    k = len(header["classes"] or "--")
-    sizes = {"0": 0, "m": k * (k - 1) // 2} | ({"d": header["sparse_columns"]} if kind == "sparse" else {})
-    for name, form in wanted.items():
-        word, *axes = form.split()
-        axes = [axis for axis in axes if axis != "m" or k > 2]
-        for axis, length in zip(axes, arrays[name].shape, strict=False):
-            sizes.setdefault(axis, length)  # the first member with an axis defines its length; "r" is that of `coef`
-        sizes["r+1"] = sizes.get("r", 0) + 1
-        needed, dtype, shape = tuple(sizes.get(axis) for axis in axes), arrays[name].dtype, arrays[name].shape
-        sound = dtype in DTYPES[word] and shape == needed
-        require(sound, f"{name} is {dtype} of shape {shape}: {word} of shape {needed} are needed beside the others.")
-        if word == "floats" and not name.startswith("certificate/"):  # a gap may be infinite
-            require_finite(name, arrays[name])
-    if precomputed:
-        require(bool((arrays["basis/x"] >= 0).all()), "basis/x has numbers of samples below 0.")
-    require(precomputed or sizes["d"] > 0, "it has no columns.")
-    return sizes.get("d", 0)
 
 
 def _sparse(d: int, arrays: dict[str, np.ndarray]) -> CSR:
@@ -266,12 +230,25 @@ def _sparse(d: int, arrays: dict[str, np.ndarray]) -> CSR:
 
 
 def _require_sound(model: Model) -> None:
-    """Refuse labels, names of columns and sigmoids that do not fit the rest of a model."""
+    """Refuse parts of a model that do not fit together: shapes, labels, names of columns, sigmoids."""
     classes, layout, sigmoids, d = model.classes, model.layout, model.sigmoids, model.basis.columns
     if classes is not None:
         known = all(isinstance(c, str | int) or (isinstance(c, float) and math.isfinite(c)) for c in classes)
         distinct = known and len({*classes}) == len(classes) > 1
         require(distinct, f"the classes are {str([*classes])[:80]}: two different labels are needed, or more.")
+    k = len(classes or "--")
+    machines = () if k == 2 else (k * (k - 1) // 2,)
+    for name, part in {"bias": model.bias, "R": model.R, **model.certificate._asdict()}.items():
+        require(np.shape(part) == machines, f"{name} has shape {np.shape(part)}: {machines} is needed.")
+    if d is None:
+        require(bool((model.basis.x >= 0).all()), "basis/x has numbers of samples below 0.")
+    require(d != 0, "it has no columns.")
+    width = d or (1 if model.scaling is None else len(model.scaling.offset))
+    x = jax.ShapeDtypeStruct((1, width), np.float32)  # JAX refuses shapes that do not fit
+    scaled = x if model.scaling is None else jax.eval_shape(model.scaling, x)
+    values = jax.eval_shape(lambda basis, x, coef: basis.apply(x, coef), model.basis, scaled, model.coef)
+    sound = scaled.shape == x.shape and values.shape == (1, *machines)
+    require(sound, f"coef has shape {model.coef.shape}: coefficients of {machines} machines are needed.")
     if layout is not None:
         named = len(layout.columns or ())
         fits = layout.columns is None or d in (None, named)
