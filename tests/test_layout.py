@@ -53,7 +53,7 @@ LINES = {
     "kernels": 946,
     "loop": 2_654,
     "model_selection": 1_017,
-    "models": 1_764,
+    "models": 1_741,
     "numerics": 1_590,
     "path": 2_354,
     "plots": 439,
