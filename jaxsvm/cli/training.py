@@ -128,9 +128,10 @@ def path(
         if not solutions and interrupts.came:
             raise KeyboardInterrupt
         rows = {at: solution.row(job) for at, solution in solutions.items()}
-        for at, row in rows.items() if folded is not None else ():
-            score, error = float(folded.mean[at]), float(folded.standard_error[at])
-            row |= {f"cv_{job.metric}": score, "cv_standard_error": error}
+        if folded is not None:
+            for at, row in rows.items():
+                row[f"cv_{job.metric}"] = float(folded.mean[at])
+                row["cv_standard_error"] = float(folded.standard_error[at])
         best, note = (saved, "") if saved is not None else _best(job, Cs, rows, folded, one_standard_error, interrupts)
         out = None
         if best is not None and best not in solutions:

@@ -240,7 +240,7 @@ def _require_sound(model: Model) -> None:
     machines = () if k == 2 else (k * (k - 1) // 2,)
     for name, part in {"bias": model.bias, "R": model.R, **model.certificate._asdict()}.items():
         require(np.shape(part) == machines, f"{name} has shape {np.shape(part)}: {machines} is needed.")
-    if d is None:
+    if isinstance(model.basis, KernelBasis) and d is None:
         require(bool((model.basis.x >= 0).all()), "basis/x has numbers of samples below 0.")
     require(d != 0, "it has no columns.")
     width = d or (1 if model.scaling is None else len(model.scaling.offset))
