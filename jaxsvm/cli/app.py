@@ -1,6 +1,7 @@
 """The Typer application, and the decorator that makes a function one of its commands."""
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -10,8 +11,8 @@ from typer.core import TyperCommand
 
 import jaxsvm
 from jaxsvm.cli.options import Training
-from jaxsvm.cli.report import Exit, complain, require_stdout
-from jaxsvm.errors import ConvergenceWarning, InputError
+from jaxsvm.cli.report import Exit, complain
+from jaxsvm.errors import ConvergenceWarning, InputError, require
 
 app = typer.Typer(
     name="jaxsvm",
@@ -49,7 +50,7 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                     given["options"] = Training(**{name: given.pop(name) for name in shared})
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ConvergenceWarning)  # the report gives the status
-                    require_stdout()
+                    require(sys.stdout is not None, "the report cannot be written: stdout is closed.")
                     function(**given)
             except InputError as error:
                 complain(str(error))

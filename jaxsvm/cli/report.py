@@ -89,11 +89,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def require_stdout() -> None:
-    """Refuse a closed stdout, before the work."""
-    require(sys.stdout is not None, "the report cannot be written: stdout is closed.")
-
-
 def write(text: str) -> None:
     """Write a text to stdout; a reader that has read enough, such as `head`, is no failure.
 

@@ -130,10 +130,8 @@ def path(
         rows = {at: solution.row(job) for at, solution in solutions.items()}
         if folded is not None:
             for at, row in rows.items():
-                row |= {
-                    f"cv_{job.metric}": float(folded.mean[at]),
-                    "cv_standard_error": float(folded.standard_error[at]),
-                }
+                row[f"cv_{job.metric}"] = float(folded.mean[at])
+                row["cv_standard_error"] = float(folded.standard_error[at])
         best, note = (saved, "") if saved is not None else _best(job, Cs, rows, folded, one_standard_error, interrupts)
         out = None
         if best is not None and best not in solutions:
