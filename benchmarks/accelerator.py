@@ -20,7 +20,7 @@ import numpy as np
 
 import jaxsvm
 from jaxsvm.kernels import RBF, Linear
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.precision import matmul
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 

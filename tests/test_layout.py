@@ -46,27 +46,27 @@ LINES = {
     "coresets": 2_656,
     "datasets": 2_133,
     "derivatives": 482,
-    "designs": 2_351,
+    "designs": 2_349,
     "estimators": 2_855,
     "face": 317,
-    "gram": 1_407,
+    "gram": 1_405,
     "kernels": 946,
-    "loop": 2_654,
+    "loop": 2_651,
     "model_selection": 1_017,
     "models": 1_741,
-    "numerics": 1_590,
-    "path": 2_354,
+    "numerics": 1_572,
+    "path": 2_353,
     "plots": 439,
     "points": 365,
-    "problems": 3_258,
+    "problems": 3_251,
     "relational": 3_837,
-    "results": 627,
+    "results": 626,
     "runtime": 1_184,
     "screening": 756,
-    "solvers": 5_911,
+    "solvers": 5_909,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1449, 209
+OWN_IMPORTS, FILES = 1436, 209
 """Lines that import from this library, and files."""
 
 

@@ -11,8 +11,7 @@ import jaxsvm
 from jaxsvm import SMO, FrankWolfe, InputError, Newton, Status, WorkingSet, hinge_problem, svm_problem
 from jaxsvm.kernels import RBF, Linear
 from jaxsvm.loop import choice
-from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.numerics.products import weighted_rows
+from jaxsvm.numerics.precision import in_double, weighted_rows, widened
 from jaxsvm.numerics.selection import largest_packed
 from jaxsvm.solvers import working_set_block as block
 

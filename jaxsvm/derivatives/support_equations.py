@@ -19,7 +19,7 @@ from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
 from jaxsvm.numerics.linear.nystroem import Apply
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.numerics.products import count, diagonal, places_first, plus_diagonal, some
+from jaxsvm.numerics.precision import count, diagonal, places_first, plus_diagonal
 from jaxsvm.numerics.selection import entries
 from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
 from jaxsvm.problems.contract import Differentiable
@@ -144,7 +144,7 @@ def _kept(problem: Differentiable, active: Active, free: Array, a: Array) -> Flo
 
 def _or_middle(problem: Differentiable, system: System, b: Array, middle: Callable[[], Array]) -> Array:
     """Return b; without a free sample an interval of b is optimal, and its middle is returned, as by a fit."""
-    return jnp.where(some(system.free), b, middle()) if problem.bounded else b
+    return jnp.where(system.free.any(), b, middle()) if problem.bounded else b
 
 
 def system_of(
@@ -205,7 +205,7 @@ def _solve(
         return _conjugate_gradients(product, precondition, v, system.most)
 
     right = jnp.where(free, r, 0)
-    right = right if c is None else jnp.append(right, jnp.where(some(free), s, 0))
+    right = right if c is None else jnp.append(right, jnp.where(free.any(), s, 0))
     solution = lax.custom_linear_solve(matvec, right, solve, symmetric=True)
     return jnp.where(free, solution[:n], 0), jnp.zeros((), r.dtype) if c is None else solution[n]
 
@@ -317,7 +317,7 @@ def kinks(problem: Differentiable, values: Any, tol: Any) -> Bool[Array, " n"]:
     independent = system_of(problem, free, *plan(problem, free), problem.ridge).free
     kinked = near & ~independent
     if problem.equality is not None:
-        kinked = kinked | (~some(free) & _at_ends(problem, values, tol))
+        kinked = kinked | (~free.any() & _at_ends(problem, values, tol))
     return lax.stop_gradient(present & kinked)
 
 

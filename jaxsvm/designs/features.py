@@ -19,8 +19,7 @@ from jaxsvm.gram.basis import NystroemBasis
 from jaxsvm.gram.low_rank import low_rank_gram
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.kernels import Kernel, Precomputed
-from jaxsvm.numerics.precision import cast, double
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.precision import cast, double, matmul
 from jaxsvm.points.rows import Rows
 from jaxsvm.runtime.arrays import in_a_line, require_whole, transfers, zero_filled
 

@@ -23,8 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.gram.measured import MEASURED as SIZES
-from jaxsvm.numerics.precision import double
-from jaxsvm.numerics.products import count, matmul, places_first
+from jaxsvm.numerics.precision import count, double, matmul, places_first
 from jaxsvm.points.rows import Points, Rows, dense_rows, product, transposed_product
 from jaxsvm.runtime.loops import while_loop
 

@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.kernels import Kernel, Precomputed
-from jaxsvm.numerics.precision import precisely
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.precision import matmul, precisely
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import CSR, Rows, as_points, by_row_tiles, dense_rows, product, transposed_product
 from jaxsvm.runtime.arrays import first_rows, in_a_line, lengthened, may_be_padded

@@ -14,7 +14,7 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.gram.tiled import OfPoints, TiledGram
 from jaxsvm.kernels import Kernel, Precomputed
-from jaxsvm.numerics.products import diagonal, matmul
+from jaxsvm.numerics.precision import diagonal, matmul
 from jaxsvm.points.rows import CSR, Rows, dense_rows, taken
 from jaxsvm.runtime.arrays import in_a_line, on_device
 from jaxsvm.runtime.loops import fori_loop

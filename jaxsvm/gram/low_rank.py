@@ -21,8 +21,7 @@ from jaxsvm.gram.tiled import OfPoints
 from jaxsvm.kernels import Kernel
 from jaxsvm.kernels.distances import place
 from jaxsvm.numerics.linear.nystroem import inverse_root, pivots
-from jaxsvm.numerics.precision import precisely
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.precision import matmul, precisely
 from jaxsvm.numerics.selection import entry
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, transposed_product
 from jaxsvm.runtime.arrays import in_a_line, lengthened

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import DenseGram
-from jaxsvm.numerics.products import sums, weighted_rows
+from jaxsvm.numerics.precision import sums, weighted_rows
 from jaxsvm.numerics.selection import entries, entry
 
 

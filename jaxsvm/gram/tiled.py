@@ -12,7 +12,7 @@ from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.kernels import Kernel
-from jaxsvm.numerics.products import count, matmul, places_first
+from jaxsvm.numerics.precision import count, matmul, places_first
 from jaxsvm.points.rows import Rows, by_row_tiles, dense_rows, product, taken, transposed_product
 from jaxsvm.runtime.arrays import in_a_line, lengthened, may_be_padded
 from jaxsvm.runtime.loops import while_loop

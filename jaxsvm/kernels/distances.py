@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.products import matmul, some
+from jaxsvm.numerics.precision import matmul
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.points.rows import CSR, transposed_product
 from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device, promoting
@@ -81,7 +81,7 @@ def squared_distances(
     if near:
         return expanded
     lost = _lost(*lax.stop_gradient((expanded, sizes)))
-    any_lost = some(lost if same is None else lost & ~same)
+    any_lost = (lost if same is None else lost & ~same).any()
     return cond(_of_all_lanes(any_lost), differences, lambda: expanded)
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels.contract import Kernel, Known, floats, parameter, pytree, require_number, require_positive
 from jaxsvm.kernels.distances import by_differences, squared_distances
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.precision import matmul
 from jaxsvm.points.rows import Points, entrywise, product
 from jaxsvm.runtime.arrays import Number, floating, transfers
 

@@ -27,7 +27,6 @@ from jaxsvm.derivatives import barrier
 from jaxsvm.derivatives.sums import summable, unsummable
 from jaxsvm.derivatives.support_equations import Shift, Solved, exact, plan, solved
 from jaxsvm.numerics.precision import bits_of, cast, in_double, like, of_bits, rounded, widened
-from jaxsvm.numerics.products import some
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
 from jaxsvm.results.fit import Active, Fit, Status, Values, values_of
 from jaxsvm.runtime.arrays import promoting
@@ -120,7 +119,7 @@ def _settled(problem: Differentiable, active: Active) -> tuple[Active, Solved, B
         solution = solved(wide, active, sizes, method, shift)
         values = wide.values_at(solution.point)
         new = wide.active_set(values, active)
-        moved = some((new.free != active.free) | (new.bound != active.bound) | ~jnp.isfinite(values.margins))
+        moved = ((new.free != active.free) | (new.bound != active.bound) | ~jnp.isfinite(values.margins)).any()
         turn = at.turn + jnp.ones((), jnp.int32)
         if x is not None:
             x, ended = barrier.moved(wide, x, solution.point, inside)
@@ -228,7 +227,7 @@ def _or_nan(failed: Array, push: Callable[[Any], Any], tangents: Any) -> Any:
         return jnp.where(failed, jnp.nan, known)
 
     def masked(_: Any, known: Array) -> Array:
-        asked = jnp.where(some(known != 0), jnp.asarray(jnp.nan, known.dtype), 0)
+        asked = jnp.where((known != 0).any(), jnp.asarray(jnp.nan, known.dtype), 0)
         return jnp.where(failed, 0, known).at[-1].set(asked)
 
     zero = jnp.zeros((1,), moving.dtype)

@@ -29,7 +29,6 @@ from jaxsvm.loop import differentiation as rule
 from jaxsvm.loop.choice import certain_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.numerics.products import every
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Differentiable, require_differentiable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -83,7 +82,7 @@ def solution(
     sizes, method = _plan(problem, active.free, method)
     values = rule.solution_on(problem, active, sizes=sizes, method=method)
     certificate, definite = _certificate(*lax.stop_gradient((problem, values)))
-    finite = every(jnp.isfinite(values.margins)) & jnp.isfinite(values.bias)
+    finite = jnp.isfinite(values.margins).all() & jnp.isfinite(values.bias)
     code = verdict(certificate, tol, finite=finite, definite=definite)
     fitted = Fit(*values, certificate, StatusCode(code), Counters.zero())
     dual = rule.optimal_value(problem, fitted)

@@ -24,7 +24,6 @@ from jaxsvm.gram.spread import SpreadGram
 from jaxsvm.loop.interruption import unless
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.precision import in_double, like, widened
-from jaxsvm.numerics.products import every
 from jaxsvm.problems.certificates import corrections, definiteness
 from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.problems.padding import padded
@@ -271,7 +270,7 @@ def _assessed(
     if how.provisional:
         certified = certified._replace(certificate=wide.certificate(point, s))
     excess = stop_excess(wide, solver, point, s, certified.certificate)
-    sound = jnp.isfinite(R) & every(jnp.isfinite(s)) & jnp.isfinite((point * s).sum())
+    sound = jnp.isfinite(R) & jnp.isfinite(s).all() & jnp.isfinite((point * s).sum())
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
         indefinite = once(

@@ -26,7 +26,6 @@ from jaxsvm.loop.driver import Options, drive, fit
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.loop.many import fit_whole, padded_size, solve_many
 from jaxsvm.loop.round import ready_together
-from jaxsvm.numerics.products import every
 from jaxsvm.path.chains import nothing, stacked
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import trimmed
@@ -159,7 +158,7 @@ def _machines(make: Callable[[Any], Any], labels: Any, classes: int | None, by_p
     else:
         lanes = jax.vmap(built)(jnp.asarray(signs), None if present is None else jnp.asarray(present))
     if not is_concrete(codes):
-        lanes = dataclasses.replace(lanes, feasible=lanes.feasible & every((codes >= 0) & (codes < k)))
+        lanes = dataclasses.replace(lanes, feasible=lanes.feasible & ((codes >= 0) & (codes < k)).all())
     return Machines(example.gram, lanes, k, by_pairs)
 
 

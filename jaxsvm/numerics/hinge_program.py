@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.linear.elimination import factored
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.precision import matmul
 
 
 def hinge_minimum(

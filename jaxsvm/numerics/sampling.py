@@ -7,8 +7,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.numerics.products import some
-
 
 class Present(NamedTuple):
     """The samples that may be drawn uniformly: those present, which come first in an order of all."""
@@ -47,7 +45,7 @@ def balanced_draw(
     """
     n = y.shape[0]
     noise = jnp.where(eligible, _scrambled(key, n), -1)
-    one_class = ~(some(eligible & (y > 0)) & some(eligible & (y < 0)))
+    one_class = ~((eligible & (y > 0)).any() & (eligible & (y < 0)).any())
     halves = []
     for sign, count in ((1, min(size // 2, n)), (-1, min(size - size // 2, n))):
         # With only one class the two halves come from even and odd places, so that they stay distinct.

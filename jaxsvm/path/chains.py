@@ -21,7 +21,6 @@ from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.loop.round import ready_together
 from jaxsvm.numerics.precision import double, in_double, rounded, widened
-from jaxsvm.numerics.products import every
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Parametric, Problem, Restrictable
@@ -274,7 +273,7 @@ def first_point(problem: BoxProblem, solver: Solver) -> CarriedPoint:
             return jnp.zeros_like(problem.upper), jnp.zeros_like(wide.upper)
         upper = rounded(wide.upper, problem.dtype)  # products of what is returned: their error grows with C
         s = wide.matvec(upper)
-        inside = every((s <= wide.targets) | ~wide.present)
+        inside = ((s <= wide.targets) | ~wide.present).all()
         return jnp.where(inside, upper, 0).astype(problem.dtype), jnp.where(inside, s, 0)
 
     return point_of.function(problem, solver, *start(problem))

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite, require_part
-from jaxsvm.numerics.products import every, some
 from jaxsvm.runtime.arrays import on_device, owned
 
 
@@ -104,7 +103,7 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
 def weights_times(weight: Any, before: Any) -> tuple[Any, Any]:
     """Multiply weights; return the products, `(n,)`, and whether the dtype holds them (of concrete ones True), `()`."""
     if not is_concrete(weight, before):
-        return weight * before, every((weight * before > 0) == ((weight > 0) & (before > 0)))
+        return weight * before, ((weight * before > 0) == ((weight > 0) & (before > 0))).all()
     weight, before = np.asarray(weight), np.asarray(before)
     return on_device(_positive(weight * before, (weight > 0) & (before > 0))), True
 
@@ -116,12 +115,12 @@ def _positive(values: np.ndarray, positive: np.ndarray) -> np.ndarray:
 
 @jax.jit
 def _usable(weight: Array) -> Array:
-    return every(weight >= 0) & some(weight > 0) & every(jnp.isfinite(weight))
+    return (weight >= 0).all() & (weight > 0).any() & jnp.isfinite(weight).all()
 
 
 def two_classes(y: Float[Array, " n"], present: Bool[Array, " n"]) -> Bool[Array, ""]:
     """Return whether labels are signs and each class has a present sample: `require_both_classes` under tracing."""
-    return every(jnp.abs(y) == 1) & some(present & (y > 0)) & some(present & (y < 0))
+    return (jnp.abs(y) == 1).all() & (present & (y > 0)).any() & (present & (y < 0)).any()
 
 
 def require_costs(C: Any, weight: Any, dtype: Any) -> None:
@@ -150,4 +149,4 @@ def require_costs(C: Any, weight: Any, dtype: Any) -> None:
 def costs_hold(costs: Any, present: Any) -> Any:
     """Return whether the dtype holds the costs of all present samples, `()`: `require_costs` under tracing."""
     least = jnp.finfo(costs.dtype).tiny
-    return every(jnp.where(present, (costs >= least) & (costs <= 1 / least), True))
+    return jnp.where(present, (costs >= least) & (costs <= 1 / least), True).all()

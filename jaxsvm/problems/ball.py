@@ -26,7 +26,6 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import dense_values
 from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.kernels.distances import less, middle
-from jaxsvm.numerics.products import every, some
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype
 from jaxsvm.problems.measured import MEASURED
@@ -112,7 +111,7 @@ class BallProblem:
             self,
             mask=mask,
             coincide=_coincide(self.gram, self.points, self.squares, mask),
-            feasible=self.feasible & feasible & some(mask),
+            feasible=self.feasible & feasible & mask.any(),
         )
 
     def on(self, gram: Gram) -> Self:
@@ -272,7 +271,7 @@ def _coincide(gram: Gram, points: Gram, squares: Float[Array, " n"], mask: Bool[
     if jnp.ndim(gram.x) == 1:  # precomputed
         row = points.row(first).astype(squares.dtype)
         same = (row == squares) & (squares == squares[first]) & (row[first] == squares[first])
-    return every(same if mask is None else same | ~mask)
+    return (same if mask is None else same | ~mask).all()
 
 
 def _one_point(gram: Gram, first: Int[Array, ""]) -> Bool[Array, " n"]:

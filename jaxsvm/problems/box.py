@@ -27,8 +27,7 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import among
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.precision import in_double, like, rounded, rounding, widened
-from jaxsvm.numerics.products import every, some, sums
+from jaxsvm.numerics.precision import in_double, like, rounded, rounding, sums, widened
 from jaxsvm.problems import arguments
 from jaxsvm.problems.certificates import constraint
 from jaxsvm.problems.samples import OfSamples, checked, negligible, squares
@@ -213,7 +212,7 @@ class BoxProblem(OfSamples):
         # Errors of different samples are independent and add up by squares: four standard deviations are allowed. A
         # point outside the box bounds nothing; bounds that were rounded in another way are off by units of them.
         beyond = jnp.maximum(a - self.upper, 0)
-        inside = every((a >= 0) & (beyond <= 4 * jnp.finfo(dtype).eps * self.upper))
+        inside = ((a >= 0) & (beyond <= 4 * jnp.finfo(dtype).eps * self.upper)).all()
         squares, outside, terms, reached = sums((weight * error) ** 2, beyond * jnp.abs(r), rest, jnp.abs(c * a))
         allowed = allowed + 4 * jnp.sqrt(squares) + 2 * outside
         gap = gap + terms + 4 * jnp.sqrt(squares) + 2 * outside
@@ -249,7 +248,7 @@ class BoxProblem(OfSamples):
             bound = above & (before.free | ~(slack < -off))
             free = ~bound & ~(below & (before.free | ~(slack > off)))
             if self.c is not None:  # with none free, samples that set the best bias keep the equality
-                free = free | (~some(before.free) & (jnp.abs(slack) <= off))
+                free = free | (~before.free.any() & (jnp.abs(slack) <= off))
                 bound = bound & ~free
         return lax.stop_gradient(Active(free & present, bound & present, jnp.clip(a, 0, U)))
 
@@ -282,7 +281,7 @@ class BoxProblem(OfSamples):
         missed = jnp.abs(b * (c @ a - self.e)) if self.free_bias else 0.0
         primal = (a @ without + self.offset * b**2) / 2 + b * self.e + self.upper @ slack + missed + self.constant
         rounding = 1024 * jnp.finfo(dtype).eps * self.upper.max()
-        feasible = every(jnp.abs(a - values.alpha) <= rounding)
+        feasible = (jnp.abs(a - values.alpha) <= rounding).all()
         primal, scale = jnp.maximum(primal, best.primal), jnp.abs(best.dual)
         return judged(primal, best.dual, primal - best.dual, scale, rounding=0.0, feasible=feasible)
 
@@ -384,7 +383,7 @@ def box_problem(
     usable = (jnp.abs(problem.y) == 1) & (problem.upper >= 0) & jnp.isfinite(problem.upper) & jnp.isfinite(problem.q)
     if problem.c is not None:
         usable = usable & jnp.isfinite(problem.c) & ((problem.c != 0) | (problem.upper == 0))
-    return dataclasses.replace(problem, feasible=problem.feasible & every(usable))
+    return dataclasses.replace(problem, feasible=problem.feasible & usable.all())
 
 
 @jax.jit

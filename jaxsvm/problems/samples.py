@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.products import some
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems import arguments
 from jaxsvm.problems.contract import Problem
@@ -136,7 +135,7 @@ def checked(problem: P, usable: Any = True, classes: bool = True) -> P:
         return problem
     present = problem.present
     holds = arguments.costs_hold(problem.costs, present) & arguments.costs_hold(problem.weights, present)
-    enough = arguments.two_classes(problem.y, present) if classes else some(present)
+    enough = arguments.two_classes(problem.y, present) if classes else present.any()
     return dataclasses.replace(problem, feasible=problem.feasible & usable & enough & holds)
 
 

@@ -26,7 +26,6 @@ from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import rounded, rounding
-from jaxsvm.numerics.products import some
 from jaxsvm.points.rows import transposed_product
 from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, hinge_of
@@ -172,7 +171,7 @@ class SlackProblem(OfSamples):
         length = jnp.sqrt(jnp.maximum(a @ s[0], 0))
         below = self.level(s[0] / jnp.maximum(length, 1)).level
         above = _upper(self, p, self.length_of(p, s[1]))
-        return _bounds(self, above, below, is_weights(p, self.present), some(a > 0))
+        return _bounds(self, above, below, is_weights(p, self.present), (a > 0).any())
 
     def certified(self, point: Float[Array, "two n"], s: Float[Array, "two n"], dtype: np.dtype) -> Answer:
         """Certify the answer that the caller gets: the coefficients of `w / level`, and the dual point p.
@@ -206,10 +205,10 @@ class SlackProblem(OfSamples):
 
         still, constant = self.without_w()
         hidden = 4 * float(jnp.finfo(dtype).eps) ** 0.5 * self.radius + 16 * eps * still
-        rests = ((below <= still) | ~some(a > 0)) & (above - still <= jnp.minimum(hidden, 0.01 * still))
+        rests = ((below <= still) | ~(a > 0).any()) & (above - still <= jnp.minimum(hidden, 0.01 * still))
         coefficients, bias = jnp.where(rests, 0, coefficients), jnp.where(rests, constant, bias)
         margins = jnp.where(rests, 0, c * (length / scale)) + (self.y * bias if self.free_bias else 0)
-        certificate = _bounds(self, above, jnp.where(rests, still, below), feasible, some(a > 0) | rests)
+        certificate = _bounds(self, above, jnp.where(rests, still, below), feasible, (a > 0).any() | rests)
         return Answer(p, coefficients, bias, jnp.where(rests, still, scale / length), margins, certificate)
 
 

@@ -30,8 +30,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.dense import among
 from jaxsvm.numerics.line_search import best_bias
-from jaxsvm.numerics.precision import rounded, rounding
-from jaxsvm.numerics.products import every, matmul, some, sums
+from jaxsvm.numerics.precision import matmul, rounded, rounding, sums
 from jaxsvm.problems import arguments
 from jaxsvm.problems.contract import furthest
 from jaxsvm.problems.samples import OfSamples, checked, negligible, picked, squares
@@ -275,7 +274,7 @@ class SquaredHingeProblem(OfSamples):
             share, off = negligible(self, values.dual_coef)
             off = off + share
             inside = present & jnp.where(before.free, ~(slack < -off), slack > off)
-        return lax.stop_gradient(Active(inside | ~some(inside), jnp.zeros_like(inside)))
+        return lax.stop_gradient(Active(inside | ~inside.any(), jnp.zeros_like(inside)))
 
     def values_at(self, point: Point) -> Values:
         """Return the values of a point `beta`; `alpha` may be negative if S is no solution's support."""
@@ -294,7 +293,7 @@ class SquaredHingeProblem(OfSamples):
         certificate = self.certified(beta, self.matvec(beta), dtype).certificate
         # A point that had to be clipped is not the returned one, which has no certificate then.
         rounding = 64 * jnp.finfo(dtype).eps
-        feasible = every(values.alpha >= -rounding * jnp.abs(values.alpha).max())
+        feasible = (values.alpha >= -rounding * jnp.abs(values.alpha).max()).all()
         gap = jnp.where(feasible, certificate.relative_gap, jnp.inf)
         dual = 1 / (2 * values.R)
         return Certificate(primal=dual * (1 + gap), dual=dual, relative_gap=gap)

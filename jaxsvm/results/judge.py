@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from jaxsvm.numerics.products import every
 from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status
 
 
@@ -60,7 +59,7 @@ def verdict(certificate: Certificate, tol: Any, *, finite: Any, definite: Any, o
 
 def concluded(answer: Answer, tol: Any, counters: Counters, *, definite: Any, otherwise: Any = Status.STALLED) -> Fit:
     """Return the fit of a certified point, with its verdict; 0 in place of a point that is not finite."""
-    finite = every(jnp.isfinite(answer.margins)) & every(jnp.isfinite(answer.alpha)) & jnp.isfinite(answer.bias)
+    finite = jnp.isfinite(answer.margins).all() & jnp.isfinite(answer.alpha).all() & jnp.isfinite(answer.bias)
     code = verdict(answer.certificate, tol, finite=finite, definite=definite, otherwise=otherwise)
     point, wrong = jax.tree.map(lambda part: jnp.where(finite, part, 0), answer), jnp.logical_not(finite & definite)
     return point._replace(certificate=refused(answer.certificate, wrong)).fit(code, counters)
@@ -126,7 +125,7 @@ def in_dtype(answer: Answer, dtype: Any) -> Answer:
 
 def is_weights(alpha: Array, present: Array) -> Bool[Array, ""]:
     """Return whether dual variables are non-negative, and 0 for absent samples."""
-    return every((alpha == 0) | (present & (alpha > 0)))
+    return ((alpha == 0) | (present & (alpha > 0))).all()
 
 
 def balances(off: Array, size: Array, dtype: Any) -> Bool[Array, ""]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.numerics.products import sums
+from jaxsvm.numerics.precision import sums
 from jaxsvm.problems.contract import PROBLEMS, Problem, SimplexForm
 from jaxsvm.results.fit import Certificate, Counters, counted_by_name
 from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_whole

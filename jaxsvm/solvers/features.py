@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.products import matmul, plus_diagonal
+from jaxsvm.numerics.precision import matmul, plus_diagonal
 from jaxsvm.points.rows import Rows, product, transposed_product
 from jaxsvm.problems.contract import Problem
 from jaxsvm.runtime.loops import while_loop

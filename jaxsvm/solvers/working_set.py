@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram.dense import DenseGram
-from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, rounded, widened
-from jaxsvm.numerics.products import matmul, weighted_rows
+from jaxsvm.numerics.precision import bits_of, double, in_double, matmul, of_bits, rounded, weighted_rows, widened
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem

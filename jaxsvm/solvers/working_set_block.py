@@ -15,8 +15,16 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.measured import MEASURED as GRAM
 from jaxsvm.numerics.line_search import best_in_rectangle
-from jaxsvm.numerics.precision import bits_of, double, in_double, of_bits, widened
-from jaxsvm.numerics.products import count, diagonal, places_first, weighted_rows
+from jaxsvm.numerics.precision import (
+    bits_of,
+    diagonal,
+    double,
+    in_double,
+    of_bits,
+    places_first,
+    weighted_rows,
+    widened,
+)
 from jaxsvm.numerics.selection import entry, largest, largest_packed, smallest, top_k
 from jaxsvm.problems.arguments import vector_dtype
 from jaxsvm.problems.box import BoxProblem
@@ -169,7 +177,7 @@ def fetched(
     index = jnp.arange(m, dtype=jnp.int32)
     place = jnp.full((n,), m, jnp.int32).at[cache.owner].set(index, mode="drop")[sample]
     missing = (members < n) & (place == m)
-    many = count(missing)
+    many = missing.sum(dtype=jnp.int32)
     used = cache.used.at[jnp.where(members < n, place, m)].set(step, mode="drop")
     _, oldest = lax.top_k(-used, min(most, m))
     first = places_first(missing)[: len(oldest)]

@@ -19,7 +19,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.numerics.products import diagonal, matmul, plus_diagonal
+from jaxsvm.numerics.precision import diagonal, matmul, plus_diagonal
 from jaxsvm.numerics.selection import entry
 from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import fori_loop

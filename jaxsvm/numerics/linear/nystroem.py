@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.linear.elimination import Factor, factored, semifactored
-from jaxsvm.numerics.products import count, diagonal, matmul, plus_diagonal
+from jaxsvm.numerics.precision import count, diagonal, matmul, plus_diagonal
 from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import fori_loop, while_loop
 

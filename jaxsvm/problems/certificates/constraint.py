@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.line_search import bisected
-from jaxsvm.numerics.products import sums
+from jaxsvm.numerics.precision import sums
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.runtime.arrays import computed
 

@@ -17,7 +17,6 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.numerics.products import every
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.measured import MEASURED
 from jaxsvm.runtime.loops import scan
@@ -75,7 +74,7 @@ def _by_cholesky(problem: Problem, present: Array, u: Any, eps: float, largest: 
         Q = Q - jnp.outer(Qu, u) - jnp.outer(u, Qu) + (u @ Qu) * jnp.outer(u, u)
     shift = jnp.maximum(16 * eps * problem.n * largest, jnp.finfo(Q.dtype).tiny)
     factor = factored(Q + shift * jnp.eye(problem.n, dtype=Q.dtype))
-    return every(jnp.isfinite(Q)) & ~every(jnp.isfinite(factor.L))
+    return jnp.isfinite(Q).all() & ~jnp.isfinite(factor.L).all()
 
 
 def _by_lanczos(problem: Problem, present: Array, u: Any, eps: float, largest: Array) -> Bool[Array, ""]:
@@ -105,4 +104,4 @@ def _by_lanczos(problem: Problem, present: Array, u: Any, eps: float, largest: A
     T = V @ W.T
     shift = 16 * eps * problem.n * largest
     factor = factored((T + T.T) / 2 + shift * jnp.eye(products, dtype=T.dtype))
-    return every(jnp.isfinite(T)) & ~every(jnp.isfinite(factor.L))
+    return jnp.isfinite(T).all() & ~jnp.isfinite(factor.L).all()

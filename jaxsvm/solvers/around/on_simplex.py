@@ -12,7 +12,6 @@ from jaxsvm.errors import InputError
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.precision import like
-from jaxsvm.numerics.products import every, some
 from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.contract import Restricted, SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -175,7 +174,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
     def full(self, problem: SimplexForm, state: "SampledState") -> Bool[Array, ""]:
         """Return whether no place of the buffer is free, `()`; never if it has a place for each sample."""
         size = self._size(problem)
-        return every(state.inner.alpha[:size] > 0) if size < problem.n else jnp.asarray(False)
+        return (state.inner.alpha[:size] > 0).all() if size < problem.n else jnp.asarray(False)
 
     def hands_over(self, problem: SimplexForm, state: "SampledState", steps: float) -> HandOver | None:
         """Return this solver with a larger buffer if it is full."""
@@ -201,7 +200,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
         weights, indices = lax.top_k(alpha, size)
         weights = weights / weights.sum()
         held = jnp.zeros_like(alpha).at[indices].set(weights)
-        lost = some((alpha > 0) & (held == 0))  # more active samples than places: s must follow
+        lost = ((alpha > 0) & (held == 0)).any()  # more active samples than places: s must follow
         s = cond(lost, lambda: problem.matvec(held), lambda: s)
         empty = jnp.zeros((self.r,), alpha.dtype)
         inner = self.solver.at(jnp.append(weights, empty), jnp.append(s[indices], empty), counters)

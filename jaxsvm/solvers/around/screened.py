@@ -10,7 +10,6 @@ from jaxtyping import Array, Bool
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import in_double, like, widened
-from jaxsvm.numerics.products import some
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import PROBLEMS, Restrictable
@@ -114,7 +113,7 @@ class Screened(HoldingWrapper[Restrictable]):
 
     def step(self, problem: Restrictable, state: "State") -> "State":
         """Take the solver's step on undecided samples; first drop samples decided since the last step."""
-        state = once(some(state.known.inactive & ~state.inactive), lambda state: self._leave(problem, state), state)
+        state = once((state.known.inactive & ~state.inactive).any(), lambda state: self._leave(problem, state), state)
         return super().step(problem, state)
 
     def refresh(self, problem: Restrictable, state: "State") -> "State":

@@ -23,8 +23,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
-from jaxsvm.numerics.products import diagonal, every, matmul, plus_diagonal
+from jaxsvm.numerics.precision import diagonal, in_double, matmul, plus_diagonal, rounded, split, whole, widened
 from jaxsvm.points.rows import product, transposed_product
 from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.results.fit import Counters
@@ -181,7 +180,7 @@ def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     mu = mean_product(present, x)
     new, step, dm = stepped(present, x, m - q - x.z + x.w, solve)
     value = jnp.abs(_present(problem, x.a) @ (m / 2 - q))
-    sound = every(jnp.stack([every(jnp.isfinite(part)) for part in new]))
+    sound = jnp.stack([jnp.isfinite(part).all() for part in new]).all()
     sound = sound & (count * mu > jnp.finfo(value.dtype).eps * value)
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
     value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))
@@ -249,7 +248,7 @@ def mean_product(present: Bool[Array, " n"], x: Iterate) -> Float[Array, ""]:
 def _advance_in_double(problem: BoxForm, x: Iterate, rest: Iterate) -> tuple[Iterate, Iterate, Float[Array, ""]]:
     wide = widened(problem)
     moved, left = advance(wide, whole(x, rest, wide.dtype))
-    return like(moved, x), like(remainder(moved, x), rest), left.astype(problem.dtype)
+    return *split(moved, x), left.astype(problem.dtype)
 
 
 def _nothing_to_lose(problem: BoxForm) -> Array:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.precision import in_double, like, remainder, whole, widened
+from jaxsvm.numerics.precision import in_double, split, whole, widened
 from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
@@ -100,12 +100,9 @@ def _step_in_double(problem: SimplexForm, state: State) -> State:
     s = s + t * Qp
     r_next = _slope(alpha, s)
     beta = jnp.where(usable & (t == free), (r_next @ r_next) / jnp.where(rr > 0, rr, 1), 0)
-    moved = (alpha, s, r_next, r_next + beta * p)
+    kept, rest = split((alpha, s, r_next, r_next + beta * p), carried)
     counters = state.counters.stepped(min(problem.n**2, 2**30 - 1))
-    return State(
-        *like(moved, carried), (alpha @ s).astype(state.R.dtype), state.indefinite, counters, state.scale,
-        like(remainder(moved, carried), state.rest),
-    )  # fmt: skip
+    return State(*kept, (alpha @ s).astype(state.R.dtype), state.indefinite, counters, state.scale, rest)
 
 
 def _slope(alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -21,8 +21,7 @@ from jaxtyping import Array, Bool, Float
 from jaxsvm.numerics.line_search import hinge_minimum
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.linear.nystroem import BLOCK, features_in_blocks
-from jaxsvm.numerics.precision import double, in_double, rounded, widened
-from jaxsvm.numerics.products import count, every, matmul, places_first, plus_diagonal
+from jaxsvm.numerics.precision import count, double, in_double, matmul, places_first, plus_diagonal, rounded, widened
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
@@ -197,7 +196,7 @@ def _minimised(
         matrix = _brought_up(matrix, before, support, problem.weights, Z)
         step = factored(plus_diagonal(problem.C * matrix, jnp.ones_like(u))).solve(matmul(y * C * room, Z) - u)
         df = y * matmul(Z, step)
-        settled = every(support == ((f + df < 1) & (C > 0)))  # then it is the exact solution
+        settled = (support == ((f + df < 1) & (C > 0))).all()  # then it is the exact solution
         t = hinge_minimum(1 - f, -df, C, u @ step, step @ step, (0.0, 4.0), 1.0)
         t = jnp.where(settled, 1, t)
         return u + t * step, f + t * df, support, matrix, systems + 1, settled

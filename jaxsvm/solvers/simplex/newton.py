@@ -12,8 +12,7 @@ from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
 from jaxsvm.numerics.linear.elimination import factored
 from jaxsvm.numerics.linear.nystroem import conjugate_gradients
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.precision import in_double, like, remainder, rounded, whole, widened
-from jaxsvm.numerics.products import diagonal, every, some
+from jaxsvm.numerics.precision import diagonal, in_double, like, remainder, rounded, whole, widened
 from jaxsvm.points.rows import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
@@ -297,7 +296,7 @@ def newton_move(
     parts = primal.tiles > 1  # else the Hessian is never one of some tiles only
     known = jax.tree.map(lambda pairs: jnp.where(tiles < primal.tiles, pairs, 0), history) if parts else history
     direction = _two_loop(current.gradient, known, solve) if parts else -solve(current.gradient)
-    finite = every(jnp.isfinite(direction))
+    finite = jnp.isfinite(direction).all()
     following = move(primal, current, jnp.where(finite, direction, 0))
     following = following._replace(gap=_gap(following, H @ following.gradient))
     return following, _push(known, current, following) if parts else known, finite
@@ -318,7 +317,7 @@ def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]
         MEASURED.conjugate_gradient_steps,
         lambda at: at.energy > forcing * at.first,
     ).x
-    finite = every(jnp.isfinite(v))
+    finite = jnp.isfinite(v).all()
     following = move(primal, current, jnp.where(finite, v, 0))
     return following._replace(gap=_gap(following, primal.curve(D, following.gradient))), finite
 
@@ -344,7 +343,7 @@ def _push(history: History, current: Iterate, following: Iterate) -> History:
         jnp.concatenate([history.steps[1:], (following.w - current.w)[None]]),
         jnp.concatenate([history.changes[1:], (following.gradient - current.gradient)[None]]),
     )
-    moved = some(following.w != current.w)
+    moved = (following.w != current.w).any()
     return jax.tree.map(lambda pairs: jnp.where(moved, pairs, 0), pushed)
 
 

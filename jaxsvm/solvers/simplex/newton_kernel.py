@@ -12,7 +12,7 @@ from jaxsvm.numerics.linear import nystroem
 from jaxsvm.numerics.linear.elimination import padded_factor
 from jaxsvm.numerics.linear.nystroem import Apply, Iterate, conjugate_gradients
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.products import count, every, matmul, places_first
+from jaxsvm.numerics.precision import count, matmul, places_first
 from jaxsvm.numerics.sizes import in_smallest, sizes_of_factors
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
@@ -63,7 +63,7 @@ def solve_small_support(
     otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
     fits = count(active) <= size
     solution, _, healthy, _ = once(fits, lambda _: _factor(problem, active, size), otherwise)
-    return jnp.where(healthy & every(solution >= 0), solution, beta)
+    return jnp.where(healthy & (solution >= 0).all(), solution, beta)
 
 
 def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) -> tuple[Array, Array, Array, Array]:
@@ -81,9 +81,9 @@ def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) 
 
     solution = fori_loop(0, 2, refine, jnp.zeros_like(rhs))
     beta, bias = _border(problem, solution, rhs)
-    healthy = every(jnp.isfinite(solution))
+    healthy = jnp.isfinite(solution).all()
     whole = jnp.zeros((problem.n,), beta.dtype).at[index].add(jnp.where(valid, beta, 0))
-    return whole, bias, healthy, every(jnp.isfinite(block))
+    return whole, bias, healthy, jnp.isfinite(block).all()
 
 
 def _border(problem: SquaredHingeProblem, solution: Array, rhs: Array) -> tuple[Array, Array]:
@@ -129,7 +129,7 @@ def _conjugate_gradients(
         definite = definite & also
     z, bias = _border(problem, solution, rhs)
     beta = root * z
-    return beta, bias, definite, every(jnp.isfinite(beta))
+    return beta, bias, definite, jnp.isfinite(beta).all()
 
 
 def _preconditioner(problem: SquaredHingeProblem, active: Bool[Array, " n"], root: Float[Array, " n"]) -> Apply:
@@ -233,7 +233,7 @@ def move(
     t = hinge_minimum(current.slack, change, C, linear, -(dc @ change), (0.0, 1.0), 1.0, enough)
     following = KernelPoint(current.c + t * dc, current.slack + t * change)
     following = jax.tree.map(lambda new, end: jnp.where(t == 1, end, new), following, KernelPoint(beta, target))
-    settled = (t == 1) & every(((target > 0) & taking_part) == active)
+    settled = (t == 1) & (((target > 0) & taking_part) == active).all()
     return Move(following, t, settled, healthy, finite, count(active))
 
 

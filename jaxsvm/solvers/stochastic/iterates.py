@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.numerics.products import matmul, some
+from jaxsvm.numerics.precision import matmul
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.runtime.arrays import Number
@@ -170,7 +170,7 @@ def moved(
     signed = problem.y[move.batch] * dh
     if features is None:
         # Rows are computed only if a sample of the batch is violated.
-        v = cond(some(move.violated), lambda: at.v + matmul(dh, problem.columns(move.batch)), lambda: at.v)
+        v = cond(move.violated.any(), lambda: at.v + matmul(dh, problem.columns(move.batch)), lambda: at.v)
     elif isinstance(features.x, CSR):
         v = sparse_add(features.x, move.batch, signed, at.v)
         v = v.at[-1].add(signed.sum()) if features.constant else v

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.precision import rounded
-from jaxsvm.numerics.products import some
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
@@ -148,7 +147,7 @@ class Stochastic(Solver[BoxForm]):
             at=at,
             sums=sums.moved(index, move.g, gain, violated, count + 1)._replace(s=s),
             R=state.R + (loss - state.R) / (state.counters.steps + 1).astype(loss.dtype),
-            counters=counters._replace(toward=state.counters.toward + some(violated).astype(jnp.int32)),
+            counters=counters._replace(toward=state.counters.toward + violated.any().astype(jnp.int32)),
         )
 
     def refresh(self, problem: BoxForm, state: State) -> State:
