@@ -20,7 +20,7 @@ from adversarial import Form, Trial
 from judge import LONG, Facts, Statement
 
 import jaxsvm
-from jaxsvm.numerics.linear import nystroem
+from jaxsvm.numerics import linear
 from jaxsvm.solvers.simplex import feature_newton as reproduced
 
 COUNT = int(os.environ.get("JAXSVM_ADVERSARIAL_COUNT", "10000"))
@@ -192,7 +192,7 @@ def test_gaps_that_were_said_too_small(monkeypatch):
     """On rounded kernel values `|w|^2` was negative; the path solves by Newton in the space of eight features."""
     honest(adversarial.run_numbers((3387, 3446), 37, True))
     monkeypatch.setattr(adversarial, "NAMES", ("path", "path, hinge", "path, lanes"))
-    for module in (nystroem, reproduced):
+    for module in (linear, reproduced):
         monkeypatch.setattr(module, "BLOCK", 8)
     honest(adversarial.run(adversarial.trial_of(6, 5)))
 

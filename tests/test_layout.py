@@ -45,7 +45,7 @@ LINES = {
     "cli": 1_642,
     "coresets": 2_656,
     "datasets": 2_133,
-    "derivatives": 482,
+    "derivatives": 479,
     "designs": 2_349,
     "estimators": 2_855,
     "face": 317,
@@ -54,7 +54,7 @@ LINES = {
     "loop": 2_651,
     "model_selection": 1_017,
     "models": 1_741,
-    "numerics": 1_572,
+    "numerics": 1_559,
     "path": 2_353,
     "plots": 439,
     "points": 365,
@@ -63,10 +63,10 @@ LINES = {
     "results": 626,
     "runtime": 1_184,
     "screening": 756,
-    "solvers": 5_909,
+    "solvers": 5_904,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1436, 209
+OWN_IMPORTS, FILES = 1425, 208
 """Lines that import from this library, and files."""
 
 

@@ -27,7 +27,7 @@ from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.loop.driver import fit
-from jaxsvm.numerics.linear.nystroem import inverse_root
+from jaxsvm.numerics.linear import inverse_root
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.results.fit import Fit

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.loop.many import solve_whole
-from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.numerics.linear import factored
 from jaxsvm.solvers.box.interior_point import Iterate, Solve, stepped
 
 

@@ -39,7 +39,7 @@ from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.line_search import bisected
-from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.numerics.linear import factored
 from jaxsvm.runtime.arrays import checked, require_positive, require_whole
 
 

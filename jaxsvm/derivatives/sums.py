@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.numerics.linear.elimination import semifactored
+from jaxsvm.numerics.linear import factored
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.measured import MEASURED
@@ -85,6 +85,6 @@ def _least_squares(X: Float[Array, "n d"], b: Float[Array, " d"]) -> Float[Array
     size = jnp.linalg.norm(X, axis=0)
     scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
     squares = scale[:, None] * (X.T @ X) * scale
-    factor = semifactored(squares, 1e-12)  # with a pivot below this share of its square a feature depends on others
+    factor = factored(squares, 1e-12)  # with a pivot below this share of its square a feature depends on others
     v = factor.solve(scale * b)
     return scale * (v + factor.solve(scale * b - squares @ v))

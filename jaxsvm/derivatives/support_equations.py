@@ -15,9 +15,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.numerics.linear import nystroem
-from jaxsvm.numerics.linear.elimination import LAPACK_SIZE, Factor, identity, padded_factor, semifactored
-from jaxsvm.numerics.linear.nystroem import Apply
+from jaxsvm.numerics.linear import Apply, Factor, factored, identity, landmark_features, padded_factor, woodbury
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import count, diagonal, places_first, plus_diagonal
 from jaxsvm.numerics.selection import entries
@@ -271,16 +269,16 @@ def _factor(
         values = problem.gram.block(at, at).astype(problem.dtype) + problem.offset
         y, u_at, ridge_at = (entries(v, at) for v in (problem.y, u, ridge))
         values = plus_diagonal(jnp.outer(y, y) * values + jnp.outer(u_at, u_at), ridge_at)
-        if problem.bounded and size < LAPACK_SIZE:  # there is no ridge
+        if problem.bounded and size < MEASURED.lapack_size:  # there is no ridge
             values = jnp.where(valid[:size, None] & valid[None, :size], values, 0)
             # A sample with a smaller pivot depends linearly on the others.
-            return semifactored(values, 1e-11 * diagonal(values)).within(whole)
+            return factored(values, 1e-11 * diagonal(values)).within(whole)
         return padded_factor(values, valid[:size]).within(whole)
 
-    factored = in_smallest(sizes, number, factor, identity(largest, problem.dtype))
-    known = valid & ~(diagonal(factored.L)[:largest] == 0)  # NaN must propagate
+    whole = in_smallest(sizes, number, factor, identity(largest, problem.dtype))
+    known = valid & ~(diagonal(whole.L)[:largest] == 0)  # NaN must propagate
     support = jnp.zeros_like(support).at[index].max(known, wrap_negative_indices=False)
-    return support, jax.tree_util.Partial(_by_factor, factored, jnp.where(known, index, problem.n))
+    return support, jax.tree_util.Partial(_by_factor, whole, jnp.where(known, index, problem.n))
 
 
 def _by_factor(factor: Factor, index: Int[Array, " q"], r: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -294,13 +292,12 @@ def _woodbury(problem: Differentiable, support: Bool[Array, " n"], exact: bool, 
     if exact:
         F, rest = problem.gram.design.astype(problem.dtype), 0
     else:
-        landmarks = nystroem.evenly_among(support, MEASURED.landmarks)
-        F = nystroem.features(problem.gram.rows(landmarks).astype(problem.dtype), landmarks)
-        rest = nystroem.unexplained(problem.gram.diag(), F)
+        F = landmark_features(lambda at: problem.gram.rows(at).astype(problem.dtype), support, MEASURED.landmarks)
+        rest = jnp.maximum(problem.gram.diag() - (F * F).sum(axis=1), 0)  # the diagonal of `K - F F'`
     constant = jnp.full((problem.n, 1), problem.offset**0.5, F.dtype)
     F = jnp.where(support, problem.y, 0)[:, None] * jnp.concatenate([F, constant], axis=1)
     F = jnp.concatenate([F, u[:, None]], axis=1)
-    return nystroem.woodbury(F, jnp.where(support, D + rest, 1))
+    return woodbury(F, jnp.where(support, D + rest, 1))
 
 
 def kinks(problem: Differentiable, values: Any, tol: Any) -> Bool[Array, " n"]:

@@ -20,7 +20,7 @@ from jaxsvm.gram.measured import MEASURED
 from jaxsvm.gram.tiled import OfPoints
 from jaxsvm.kernels import Kernel
 from jaxsvm.kernels.distances import place
-from jaxsvm.numerics.linear.nystroem import inverse_root, pivots
+from jaxsvm.numerics.linear import inverse_root, pivots
 from jaxsvm.numerics.precision import matmul, precisely
 from jaxsvm.numerics.selection import entry
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, transposed_product

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.numerics.linear import factored
 from jaxsvm.numerics.precision import matmul
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.numerics.linear import factored
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.selection import argmax, entries, entry, lowest
 from jaxsvm.points.rows import Rows, dense_rows, product, transposed_product

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.numerics.linear import factored
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.measured import MEASURED

@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
-from jaxsvm.numerics.linear.elimination import factored
+from jaxsvm.numerics.linear import factored
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import diagonal, in_double, matmul, plus_diagonal, rounded, split, whole, widened
 from jaxsvm.points.rows import product, transposed_product

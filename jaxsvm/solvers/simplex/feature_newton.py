@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.numerics.line_search import hinge_minimum
-from jaxsvm.numerics.linear.elimination import factored
-from jaxsvm.numerics.linear.nystroem import BLOCK, features_in_blocks
+from jaxsvm.numerics.linear import BLOCK, factored, features_in_blocks
 from jaxsvm.numerics.precision import count, double, in_double, matmul, places_first, plus_diagonal, rounded, widened
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters

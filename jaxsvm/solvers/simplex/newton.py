@@ -9,8 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
-from jaxsvm.numerics.linear.elimination import factored
-from jaxsvm.numerics.linear.nystroem import conjugate_gradients
+from jaxsvm.numerics.linear import conjugate_gradients, factored
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import diagonal, in_double, like, remainder, rounded, whole, widened
 from jaxsvm.points.rows import dense_rows

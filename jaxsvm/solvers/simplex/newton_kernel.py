@@ -8,9 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import SLOPE_LEFT, hinge_minimum
-from jaxsvm.numerics.linear import nystroem
-from jaxsvm.numerics.linear.elimination import padded_factor
-from jaxsvm.numerics.linear.nystroem import Apply, Iterate, conjugate_gradients
+from jaxsvm.numerics.linear import Apply, Iterate, conjugate_gradients, deflation, landmark_features, padded_factor
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import count, matmul, places_first
 from jaxsvm.numerics.sizes import in_smallest, sizes_of_factors
@@ -134,9 +132,8 @@ def _conjugate_gradients(
 
 def _preconditioner(problem: SquaredHingeProblem, active: Bool[Array, " n"], root: Float[Array, " n"]) -> Apply:
     """Approximate the inverse of `I + C^1/2 B_SS C^1/2`, from evenly spaced samples of the support."""
-    landmarks = nystroem.evenly_among(active, SIZES.landmarks)
-    rows = problem.gram.rows(landmarks).astype(root.dtype) + problem.offset
-    return nystroem.deflation((root * problem.y)[:, None] * nystroem.features(rows, landmarks))
+    rows = lambda at: problem.gram.rows(at).astype(root.dtype) + problem.offset  # noqa: E731
+    return deflation((root * problem.y)[:, None] * landmark_features(rows, active, SIZES.landmarks))
 
 
 class State(NamedTuple):

@@ -1,1 +1,0 @@
-"""Linear systems: elimination, conjugate gradients, Nystroem preconditioners."""
