@@ -47,18 +47,18 @@ LINES = {
     "datasets": 2_133,
     "derivatives": 479,
     "designs": 2_349,
-    "estimators": 2_855,
+    "estimators": 2_854,
     "face": 317,
-    "gram": 1_405,
+    "gram": 1_268,
     "kernels": 946,
-    "loop": 2_651,
+    "loop": 2_650,
     "model_selection": 1_017,
     "models": 1_741,
     "numerics": 1_559,
-    "path": 2_353,
+    "path": 2_351,
     "plots": 439,
     "points": 365,
-    "problems": 3_251,
+    "problems": 3_247,
     "relational": 3_837,
     "results": 626,
     "runtime": 1_184,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_904,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1425, 208
+OWN_IMPORTS, FILES = 1397, 206
 """Lines that import from this library, and files."""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import jaxsvm
 from jaxsvm.errors import PrecisionWarning
-from jaxsvm.gram.dense import part_of
+from jaxsvm.gram.operators import part_of
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.loop import bursts
 from jaxsvm.numerics.precision import in_double, like

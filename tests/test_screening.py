@@ -18,7 +18,7 @@ from test_path import kernel_of
 
 import jaxsvm
 from jaxsvm import Status
-from jaxsvm.gram.dense import among
+from jaxsvm.gram.operators import among
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.numerics import sizes
 from jaxsvm.path.chains import first_point, products_of

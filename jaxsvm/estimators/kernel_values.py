@@ -22,8 +22,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from jaxsvm.errors import InputError, of_a_user
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.build import require_symmetric
-from jaxsvm.gram.dense import DenseGram
-from jaxsvm.gram.tiled import TiledGram
+from jaxsvm.gram.operators import DenseGram, TiledGram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.kernels.distances import NEAR, furthest
 from jaxsvm.kernels.width import gamma_scale

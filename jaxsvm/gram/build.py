@@ -15,11 +15,9 @@ from jaxtyping import Array
 from numpy.typing import DTypeLike
 
 from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, require_finite, warn
-from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import DenseGram, dense_values
 from jaxsvm.gram.low_rank import low_rank_gram
 from jaxsvm.gram.measured import MEASURED
-from jaxsvm.gram.tiled import TiledGram
+from jaxsvm.gram.operators import DenseGram, Gram, TiledGram, dense_values
 from jaxsvm.kernels import Precomputed, as_kernel
 from jaxsvm.kernels.contract import KernelLike
 from jaxsvm.kernels.distances import place

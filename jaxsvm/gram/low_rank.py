@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.basis import FourierBasis, NystroemBasis
 from jaxsvm.gram.measured import MEASURED
-from jaxsvm.gram.tiled import OfPoints
+from jaxsvm.gram.operators import Gram
 from jaxsvm.kernels import Kernel
 from jaxsvm.kernels.distances import place
 from jaxsvm.numerics.linear import inverse_root, pivots
@@ -30,35 +30,31 @@ from jaxsvm.runtime.meshes import Spread
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class LowRankGram(OfPoints):
-    """`K = Z Z'` for features `Z = phi(x)`."""
+class LowRankGram(Gram):
+    """`K = Z Z'` for features `Z = phi(x)`; rows and products cost O(n r)."""
 
     __repr__ = in_a_line
 
     kernel: Kernel  # the kernel that is approximated
-    x: Any  # the points, `(n, d)` dense, less `shift`, or CSR, as they came
+    x: Any  # dense points less `shift`, or CSR, as they came
     features: Any  # the feature map, a basis
     Z: Float[Array, "n r"]  # the features of the points, `(n, r)`
     # how landmarks were chosen among the points, "pivoted" or "random"; None: there are none; static
     landmarks: str | None = dataclasses.field(default=None, metadata={"static": True})
     # dtype of the kernel values, if wider than that of the features; static
     values: Any = dataclasses.field(default=None, metadata={"static": True})
-    # how the points are spread over a mesh; None: they lie on one device; static
     spread: Spread | None = dataclasses.field(default=None, metadata={"static": True})
 
     @property
     def n(self) -> int:
-        """Return the number of points."""
         return self.Z.shape[0]
 
     @property
     def rank(self) -> int:
-        """Return the number of features."""
         return self.Z.shape[1]
 
     @property
-    def dtype(self) -> np.dtype:
-        """Return the dtype of the kernel values."""
+    def dtype(self) -> np.dtype:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.Z.dtype if self.values is None else self.values
 
     @property
@@ -67,29 +63,23 @@ class LowRankGram(OfPoints):
         return jnp.zeros_like(self.features.shift) if isinstance(self.x, CSR) else self.features.shift
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """Return `K[i]`, O(n r)."""
         return matmul(self.Z, entry(self.Z, jnp.asarray(i)).astype(self.dtype))
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """Return `K[index]`."""
         return matmul(self.Z[index].astype(self.dtype), self.Z.T)
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """Return `K[rows, columns]`."""
         return matmul(self.Z[rows].astype(self.dtype), self.Z[columns].T)
 
     def diag(self) -> Float[Array, " n"]:
-        """Return `K_ii`."""
         Z = self.Z.astype(self.dtype)
         return (Z * Z).sum(axis=1)
 
     def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
-        """Return `K @ v`, O(n r)."""
         return matmul(self.Z, matmul(self.Z.T, v))
 
     @property
     def definite(self) -> bool:
-        """Return True: `Z Z'` is positive semidefinite."""
         return True
 
     def widened(self, dtype: Any) -> "LowRankGram":
@@ -101,15 +91,9 @@ class LowRankGram(OfPoints):
 
     @property
     def design(self) -> Float[Array, "n r"]:
-        """Return the features `Z (n, r)`, with `K = Z Z'`."""
         return self.Z
 
-    def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return `K @ v`, O(n r) for any support."""
-        return self.matvec(v)
-
     def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[Any, Float[Array, " r"]]:
-        """Return the features and the weight vector `Z' coef`."""
         del support  # the weight vector includes it
         return self.features, precisely(lambda coef, Z: matmul(Z.T, coef))(coef, self.Z)
 

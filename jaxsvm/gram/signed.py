@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import DenseGram
+from jaxsvm.gram.operators import DenseGram, Gram
 from jaxsvm.numerics.precision import sums, weighted_rows
 from jaxsvm.numerics.selection import entries, entry
 

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import DenseGram, dense_values
+from jaxsvm.gram.operators import DenseGram, Gram, dense_values
 from jaxsvm.gram.spread import SpreadGram, of_whole
 from jaxsvm.kernels import RBF, Kernel
 from jaxsvm.kernels.contract import pytree

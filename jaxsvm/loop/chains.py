@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from jaxsvm.gram.dense import DenseGram
+from jaxsvm.gram.operators import DenseGram
 from jaxsvm.loop.interruption import unless, until_halt, watching
 from jaxsvm.loop.many import ROUNDING_OF_ZERO, BoxData, at_once, box_problem_of, solve_box, solve_in_features
 from jaxsvm.loop.measured import MEASURED

@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import DenseGram, part_of, values_between
+from jaxsvm.gram.operators import DenseGram, Gram, part_of, values_between
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.bursts import next_burst
 from jaxsvm.loop.choice import first_choice

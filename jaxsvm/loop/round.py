@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.dense import with_values
+from jaxsvm.gram.operators import with_values
 from jaxsvm.gram.spread import SpreadGram
 from jaxsvm.loop.interruption import unless
 from jaxsvm.loop.measured import MEASURED

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.errors import ConvergenceWarning, InputError, require_finite, warn
 from jaxsvm.gram.build import gram
-from jaxsvm.gram.dense import with_values
+from jaxsvm.gram.operators import with_values
 from jaxsvm.kernels import Kernel, as_kernel
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.driver import QUIET, drive, fit

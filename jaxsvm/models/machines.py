@@ -19,7 +19,7 @@ from jaxtyping import Array, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete, require_part
-from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.operators import Gram
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.driver import Options, drive, fit

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import part_of, values_between
 from jaxsvm.gram.measured import MEASURED as GRAM
+from jaxsvm.gram.operators import Gram, part_of, values_between
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption, result_of, unless, with_settings, workers
 from jaxsvm.loop.measured import MEASURED as LOOP

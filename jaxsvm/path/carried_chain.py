@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import part_of, values_between
+from jaxsvm.gram.operators import Gram, part_of, values_between
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption

@@ -24,8 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import among
+from jaxsvm.gram.operators import Gram, among
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, sums, widened
 from jaxsvm.problems import arguments

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_part
-from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.operators import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.results.fit import Active, Answer, Certificate, Fit, Values
 

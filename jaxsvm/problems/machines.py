@@ -12,8 +12,7 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import among
+from jaxsvm.gram.operators import Gram, among
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, box_problem, hinge_problem

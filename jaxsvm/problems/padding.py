@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from jax.sharding import Mesh
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.operators import Gram
 from jaxsvm.gram.spread import SpreadGram, spread_over
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems.ball import BallProblem

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.operators import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems import arguments

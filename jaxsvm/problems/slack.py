@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete, require_part
-from jaxsvm.gram.contract import Gram
+from jaxsvm.gram.operators import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import rounded, rounding

@@ -27,8 +27,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.contract import Gram
-from jaxsvm.gram.dense import among
+from jaxsvm.gram.operators import Gram, among
 from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import matmul, rounded, rounding, sums
 from jaxsvm.problems import arguments

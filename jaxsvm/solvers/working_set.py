@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from jaxsvm.errors import InputError
-from jaxsvm.gram.dense import DenseGram
+from jaxsvm.gram.operators import DenseGram
 from jaxsvm.numerics.precision import bits_of, double, in_double, matmul, of_bits, rounded, weighted_rows, widened
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Restrictable

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.gram.contract import Gram
 from jaxsvm.gram.measured import MEASURED as GRAM
+from jaxsvm.gram.operators import Gram
 from jaxsvm.numerics.line_search import best_in_rectangle
 from jaxsvm.numerics.precision import (
     bits_of,

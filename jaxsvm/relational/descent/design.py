@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import InputError, require_part
-from jaxsvm.gram.tiled import TiledGram
+from jaxsvm.gram.operators import TiledGram
 from jaxsvm.kernels import Linear
 from jaxsvm.numerics.products import matmul
 from jaxsvm.points.rows import Rows
