@@ -23,11 +23,8 @@ def apply_in_blocks(
 ) -> Float[Array, "m *k"]:
     """Return `basis(x_new) @ coef`, computed in blocks of rows: a million rows never need m x q memory.
 
-    Args:
-        basis: Any basis.
-        x_new: Points `(m, d)`, dense or sparse.
-        coef: Coefficients, `(q,)`, or columns of them.
-        block: Rows at a time; None: as many as make 32 MiB of values, or of points if they are wider.
+    New points are dense or sparse. A `block` of None is as many rows as make 32 MiB of values, or of points if they are
+    wider.
 
     Raises:
         InputError: On points of another width, or bad values.

@@ -25,18 +25,8 @@ def hinge_minimum(
 
         Xw - q = z - t,   penalty w = pull + X'a,   a z = mu,   (c - a) t = mu
 
-    Squared hinges `c max(0, q - x.w)^2 / 2` have no upper bound, and `t = a / c`.
-
-    Args:
-        X: Rows, `(m, p)`.
-        q: Where the hinges begin, `(m,)`.
-        c: Weights of the hinges, > 0, `(m,)`.
-        pull: Linear part, `(p,)`.
-        penalty: Curvature, >= 0, `(p,)`.
-        square: Whether the hinges are squared.
-
-    Returns:
-        `w (p,)` and a, `(m,)`, in `[0, c]` or not negative.
+    for rows X `(m, p)` and c > 0, penalty >= 0. Squared hinges `c max(0, q - x.w)^2 / 2` (`square`) have no upper
+    bound, and `t = a / c`. Returns `w (p,)` and a, `(m,)`, in `[0, c]` or not negative.
     """
     m, ridge, rows = len(q), 1 / c if square else np.zeros(len(q)), _Rows(X)
     a = c / 2
@@ -152,15 +142,9 @@ def minimum_by_products(X: Any, y: np.ndarray, c: np.ndarray, square: bool, tol:
     Newton steps solve `(I + X_F' D X_F) dw = -gradient` by conjugate gradients. Hinges, and steep squared hinges, are
     made smooth by a proximal term of their dual variables, `a = clip((width anchor + z) / (ridge + width), 0, c)`.
     Whenever w is nearly its minimum the anchor moves to a: the width stays, and so does the condition of the systems.
+    X is dense or of SciPy. It ends at the relative gap `tol`; without progress, or after 500 steps, above.
 
     Sources: Rockafellar 1976 (the proximal method of multipliers); Keerthi, DeCoste 2005 (Newton's steps).
-
-    Args:
-        X: Rows, `(n, p)`, dense or of SciPy.
-        y: Signs, `(n,)`.
-        c: Weights of the hinges, > 0, `(n,)`.
-        square: Whether the hinges are squared, `c max(0, z)^2 / 2`.
-        tol: The relative gap to end at; without progress, or after 500 steps, it ends above.
     """
     squared = X.multiply(X).tocsr() if hasattr(X, "multiply") else X * X
     ridge, top = 1 / c if square else 0 * c, np.inf if square else c
@@ -230,13 +214,7 @@ def _halving(slope: Callable[[float], float]) -> float:
 def simplex_maximum(n: np.ndarray, H: np.ndarray, e: np.ndarray | None = None) -> np.ndarray:
     """Return `argmax_w n.w - w' H w / 2` over the simplex, by a primal-dual interior point.
 
-    Args:
-        n: Linear part, `(T,)`.
-        H: Positive semidefinite, `(T, T)`.
-        e: A second equality `e.w = 0`, `(T,)`, or None. It must hold strictly inside the simplex.
-
-    Returns:
-        The weights, `(T,)`.
+    H `(T, T)` is positive semidefinite. A second equality `e.w = 0` must hold strictly inside the simplex.
     """
     T = len(n)
     if T == 1:

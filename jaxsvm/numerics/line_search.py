@@ -37,17 +37,8 @@ def hinge_minimum(
     """Return the `t` that minimises `linear t + quadratic t^2 / 2 + 1/2 sum_i C_i max(0, slack_i + t change_i)^2`.
 
     The derivative is piecewise linear and increasing. Newton's method on it, kept inside a bracket, finds the right
-    piece in two to five passes over two vectors, at most 60, without sorting breakpoints.
-
-    Args:
-        slack: Losses at t = 0 before clipping, `(n,)`.
-        change: Their derivatives by t, `(n,)`.
-        C: Costs, `(n,)`, not negative.
-        linear: Derivative of the other terms at 0.
-        quadratic: Curvature of the other terms, >= 0.
-        bracket: Lower and upper end. A minimum outside is clipped to the nearer end.
-        start: First point to try.
-        enough: Size of the derivative at which the search may end; 0 finds the exact piece.
+    piece in two to five passes over two vectors, at most 60, without sorting breakpoints. A minimum outside the bracket
+    is clipped to the nearer end. The search ends at a derivative of the size `enough`; 0 finds the exact piece.
     """
 
     def derivatives(t: Array) -> tuple[Array, Array, Array]:
@@ -94,14 +85,7 @@ def best_in_rectangle(
 ) -> tuple[Array, Array, Array]:
     """Maximise `g't - 1/2 t'Qt` over a rectangle that contains 0, from its interior and its four sides.
 
-    Args:
-        g: The two entries of the gradient.
-        Q: `Q_ii`, `Q_jj` and `Q_ij`.
-        box_i: Bounds of `t_i`, which may be infinite.
-        box_j: Bounds of `t_j`.
-
-    Returns:
-        `t_i`, `t_j` and the maximum.
+    `Q` is `Q_ii`, `Q_jj` and `Q_ij`; bounds may be infinite. Returns `t_i`, `t_j` and the maximum.
     """
     (g_i, g_j), (D_i, D_j, Q_ij) = g, Q
 

@@ -266,17 +266,11 @@ def features_in_blocks(
     A block's candidates are drawn in proportion to what is left of their diagonal (Chen, Epperly, Tropp and Webber
     2023); of them pivots are taken greedily. So nearly all of the `n most^2` operations are products of matrices.
 
-    Args:
-        rows: Function from `2 BLOCK` indices to these rows of K.
-        diagonal: `K_ii`, `(n,)`.
-        most: Largest number of features, a multiple of `BLOCK`; static.
-        ends: Two traces of `K - Z Z'`. No features are added once it is at most the first, or once it falls so slowly
-            that `most` features would leave more than the second.
-        floor: Diagonal entries up to this size are taken for rounding.
-        key: A random key.
+    `rows` is a function from `2 BLOCK` indices to these rows of K; `most`, a multiple of `BLOCK`, is static. No
+    features are added once the trace of `K - Z Z'` is at most the first of the `ends`, or falls so slowly that `most`
+    features would leave more than the second. Diagonal entries up to the `floor` are taken for rounding.
 
-    Returns:
-        The features `(n, most)`, 0 beyond those taken; the number taken; the trace that they leave.
+    Returns the features `(n, most)`, 0 beyond those taken; the number taken; the trace that they leave.
     """
     n, (enough, at_most) = len(diagonal), ends
     keys = jax.random.split(key, most // BLOCK)
@@ -313,10 +307,7 @@ def features_in_blocks(
 def inverse_root(inner: Float[Array, "q q"], share: Any) -> Float[Array, "q q"]:
     """Compute `W` with `W W' = inner^-1` on the landmarks that do not depend linearly on those before them.
 
-    Args:
-        inner: Positive semidefinite matrix between the landmarks.
-        share: A landmark whose pivot is at most this share of the largest diagonal entry counts as dependent: its
-            column of W is 0.
+    One whose pivot is at most this share of the largest diagonal entry counts as dependent: its column of W is 0.
     """
     factor = factored(inner, share * diagonal(inner).max())
     return factor.lower_solve(jnp.eye(len(inner), dtype=inner.dtype)).T
@@ -392,10 +383,8 @@ def conjugate_gradients(
 ) -> Iterate:
     """Solve `A x = b`, A symmetric positive definite, from a first guess (Hestenes and Stiefel 1952).
 
-    The first guess x has the residual `r = b - A x`; `precondition` is `r -> P^-1 r`; `most` is static.
-
-    Returns:
-        The last iterate; a NaN in a product shows in its residual.
+    The first guess x has the residual `r = b - A x`; `precondition` is `r -> P^-1 r`; `most` is static. A NaN in a
+    product shows in the residual of the last iterate.
     """
 
     def step(at: Iterate) -> Iterate:

@@ -49,16 +49,11 @@ says."""
 
 
 def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that float64 is available inside; its arguments and results keep their dtypes.
+    """Wrap a function of pytrees so that float64 is available inside; its arguments and results keep their dtypes.
 
-    Args:
-        function: From pytrees of arrays to a pytree of arrays. Its results must not be float64 unless its arguments are
-            (`like` rounds).
-
-    Returns:
-        The function as an operation of its own. It is batched, differentiated (to any order) and transposed with x64
-        on, whatever the caller's flag. (Batching a loop traces its body again with the caller's flag; this operation is
-        then batched as a whole.)
+    Its results must not be float64 unless its arguments are (`like` rounds). It becomes an operation of its own,
+    batched, differentiated (to any order) and transposed with x64 on, whatever the caller's flag. (Batching a loop
+    traces its body again with the caller's flag; this operation is then batched as a whole.)
     """
 
     def call(*arguments: Any) -> Any:
@@ -214,12 +209,9 @@ ad.primitive_transposes[_in_double] = _transpose
 
 
 def precisely(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Wrap a function of a vector (and more arguments) so that it computes in twice the precision of the vector.
+    """Wrap a function of a vector (and more arguments) to compute in twice the vector's precision.
 
-    The result of the function has the dtype of that vector, its first argument.
-
-    Returns:
-        The function; its result and its derivatives are rounded to their original dtype.
+    The result has the vector's dtype; it and its derivatives are rounded to that.
     """
 
     def call(vector: Array, *rest: Any) -> Array:

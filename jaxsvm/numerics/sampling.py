@@ -37,11 +37,8 @@ def balanced_draw(
 ) -> tuple[Int[Array, " size"], Bool[Array, " size"]]:
     """Draw distinct eligible indices, half from each class (an unbalanced draw misses rare classes).
 
-    All signs are equal if there are no classes. `size` is at most n.
-
-    Returns:
-        Indices `(size,)` int32, and which of them hold a sample `(size,)`: a class with too few samples leaves places
-        empty.
+    All signs are equal if there are no classes. `size` is at most n. Also returns which indices hold a sample: a class
+    with too few samples leaves places empty.
     """
     n = y.shape[0]
     noise = jnp.where(eligible, _scrambled(key, n), -1)
@@ -82,13 +79,8 @@ def systematic_draw(
 
     The mean of the draws is p in expectation, with less noise than independent draws have. With signs y the classes are
     cumulated one after the other: if each holds half of the mass, each gets half of an even number of draws. (Otherwise
-    the difference of the classes walks at random, and w with it along whatever all samples share.)
-
-    Args:
-        key: A random key.
-        p: Weights, `(n,)`, not negative, of any sum; a sample of weight 0 is never drawn.
-        size: Number of draws.
-        y: Signs, `(n,)`; None: one class.
+    the difference of the classes walks at random, and w with it along whatever all samples share.) The weights p have
+    any sum; a sample of weight 0 is never drawn.
     """
     parts = [p] if y is None else [jnp.where(y > 0, p, 0), jnp.where(y > 0, 0, p)]
     total = jnp.cumsum(jnp.concatenate(parts))

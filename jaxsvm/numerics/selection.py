@@ -23,13 +23,7 @@ from jaxsvm.runtime.meshes import Spread
 
 
 def argmin(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """Return the smallest of `values` and its lowest index.
-
-    At least one entry is needed; all may be infinite.
-
-    Returns:
-        The value `()` and its index `()`, int32.
-    """
+    """Return the smallest of `values` and its lowest index, int32; all may be infinite, but there is one."""
     return lax.platform_dependent(values, cpu=_argmin_in_blocks, default=_argmin_native)
 
 

@@ -17,10 +17,10 @@ from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status
 
 
 def judged(primal: Any, dual: Any, gap: Any, scale: Any, *, rounding: Any, feasible: Any = True) -> Certificate:
-    """Return the certificate of a primal and a dual value; infinite if they prove nothing.
+    """Return the certificate of a primal and a dual value, of NumPy or JAX; infinite if they prove nothing.
 
     Args:
-        primal: Upper bound of the optimum, `(...)`; like all arguments NumPy's or JAX's.
+        primal: Upper bound of the optimum.
         dual: Lower bound of the optimum.
         gap: Primal minus dual with an allowance for rounding, best computed as a sum of non-negative terms.
         scale: What the gap is relative to, in the same units; if it is not positive, only a gap of 0 is known.
@@ -44,7 +44,7 @@ def verdict(certificate: Certificate, tol: Any, *, finite: Any, definite: Any, o
     An infeasible dual point has no gap (`judged`).
 
     Args:
-        certificate: What is known of the point, of NumPy or JAX.
+        certificate: What is known of the point.
         tol: The relative gap up to which it has converged.
         finite: Whether all numbers of the point are finite.
         definite: Whether the kernel or a test says that the matrix is positive semidefinite: else a gap proves nothing.
@@ -73,11 +73,8 @@ def _library_of(*parts: Any) -> Any:
 def better_answer(new: Answer, old: Answer, better: Any, level: bool) -> Answer:
     """Return the better w of two answers with the better dual variables; one of them whole if a gap is infinite.
 
-    Args:
-        new: An answer whose w is not made of its dual variables.
-        old: Another one of the same problem.
-        better: Whether the new one is better as a whole, `()`.
-        level: Whether w has the lower value (of a slack problem: its level), not the upper one.
+    The w of the new one is not made of its dual variables; `better`: it is better as a whole; `level`: w has the lower
+    value (of a slack problem: its level), not the upper one.
     """
     (upper, lower, gap), (primal, dual, before) = new.certificate, old.certificate
     apart = (gap < jnp.inf) & (before < jnp.inf)
@@ -129,12 +126,6 @@ def is_weights(alpha: Array, present: Array) -> Bool[Array, ""]:
 
 
 def balances(off: Array, size: Array, dtype: Any) -> Bool[Array, ""]:
-    """Return whether an equality constraint is missed by no more than rounding explains.
-
-    Args:
-        off: `c'a - e`, `()`.
-        size: `|c|'|a| + |e|`, `()`.
-        dtype: Dtype of a.
-    """
+    """Return whether an equality is missed, `off = c'a - e`, up to rounding; `size` is `|c|'|a| + |e|`."""
     # 32 units of rounding of the dtype, and 1e-12 for millions of pair steps in float64, each of which rounds twice.
     return jnp.abs(off) <= (32 * float(jnp.finfo(dtype).eps) + 1e-12) * size

@@ -252,10 +252,8 @@ def may_be_padded(values: Any) -> bool:
 def on_device(values: np.ndarray, like: Any = None) -> Any:
     """Put a NumPy array on a device in its own dtype; `jnp.array` would compile a program for every size.
 
-    Args:
-        values: Array that nothing will change later: its memory may be shared.
-        like: Array whose placement the result takes, if that array was placed explicitly. One on several devices
-            gives it to arrays of its own shape.
+    Nothing may change it later: its memory may be shared. The result is placed `like` an array that was placed
+    explicitly; one on several devices gives its placement to arrays of its own shape.
     """
     placed = getattr(like, "committed", False) and (may_be_padded(like) or np.shape(values) == np.shape(like))
     with jax.enable_x64(True), jax.ensure_compile_time_eval():  # a concrete value in a user's program too
@@ -265,9 +263,7 @@ def on_device(values: np.ndarray, like: Any = None) -> Any:
 def computed(function: Callable[..., Any], *values: Any) -> Any:
     """Return `function(numpy, *values)` of concrete values, which compiles no program; else `function(jax.numpy, ...)`.
 
-    Args:
-        function: Function of a module and arrays.
-        *values: Arrays; the result takes the placement of the first one.
+    The result takes the placement of the first value.
     """
     if not is_concrete(values):
         return function(jnp, *values)
@@ -357,16 +353,11 @@ def explicit_axes(leaf: Any) -> tuple[str, ...]:
 
 
 def transfers(function: _F) -> _F:
-    """Wrap a host function so that it may move its arguments to the device and read results back.
+    """Wrap a public function so that it may move its arguments to the device and read results back.
 
-    Args:
-        function: A public function whose arguments may be NumPy arrays or Python numbers.
-
-    Returns:
-        The function; inside it transfers and promotions are allowed, and NaN and infinity mean what its documentation
-        says, whatever JAX's flags say outside. It refuses arguments of another kind than their annotation (`checked`),
-        and to run in a forked child of a process that had computed (`require_own_process`). A mesh that is set has
-        Auto axes inside (`jaxsvm.runtime.meshes`).
+    Inside, transfers and promotions are allowed, and NaN and infinity mean what its documentation says, whatever JAX's
+    flags say outside. It refuses arguments of another kind than their annotation (`checked`), and to run in a forked
+    child of a process that had computed (`require_own_process`). A mesh that is set has Auto axes inside.
     """
     function = checked(function)
 
@@ -389,11 +380,7 @@ LONGEST = 250
 def in_a_line(self: Any, **first: Any) -> str:
     """Return `Class(field=value, ...)`: the `__repr__` of dataclasses and named tuples that hold arrays.
 
-    A field that is left at its default of None or False is left out.
-
-    Args:
-        self: The object.
-        **first: What to show before its fields.
+    A field that is left at its default of None or False is left out; `first` is shown before the fields.
     """
     if dataclasses.is_dataclass(self):
         defaults = {field.name: field.default for field in dataclasses.fields(self) if field.repr}

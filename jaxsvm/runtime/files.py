@@ -19,12 +19,7 @@ from jaxsvm.runtime.arrays import checked
 
 
 def require_writable(name: str, path: str | os.PathLike[str] | None) -> None:
-    """Refuse, before any work, a file that could not be written; None passes.
-
-    Args:
-        name: Name of the argument, for the message.
-        path: The file.
-    """
+    """Refuse, before any work, a file that could not be written; None passes."""
     if path is None:
         return
     file = os.fspath(path)

@@ -22,36 +22,26 @@ _T = TypeVar("_T")
 
 def while_loop(goes_on: Callable[[_T], Any], turn: Callable[[_T], _T], start: _T) -> _T:
     """Repeat `turn` while `goes_on(carry)` holds, as `lax.while_loop` does."""
-    if not mapped_axes():
-        return lax.while_loop(goes_on, turn, start)
-    return lax.while_loop(goes_on, lambda carry: varying(turn(carry)), varying(start))
+    return lax.while_loop(goes_on, _with_varying_results(turn), varying(start))
 
 
 def fori_loop(lower: Any, upper: Any, turn: Callable[[Any, _T], _T], start: _T, unroll: int | None = None) -> _T:
     """Apply `turn(i, carry)` for each integer from `lower` to `upper - 1`, as `lax.fori_loop` does."""
-    if not mapped_axes():
-        return lax.fori_loop(lower, upper, turn, start, unroll=unroll)
-    return lax.fori_loop(lower, upper, lambda i, carry: varying(turn(i, carry)), varying(start), unroll=unroll)
+    return lax.fori_loop(lower, upper, _with_varying_results(turn), varying(start), unroll=unroll)
 
 
 def scan(turn: Callable[[Any, Any], tuple[Any, Any]], start: Any, xs: Any) -> tuple[Any, Any]:
     """Apply `turn(carry, x)` to each row of `xs` and stack the outputs, as `lax.scan` does."""
-    if not mapped_axes():
-        return lax.scan(turn, start, xs)
-
-    def varying_turn(carry: Any, x: Any) -> tuple[Any, Any]:
-        new, out = turn(carry, x)
-        return varying(new), out
-
-    return lax.scan(varying_turn, varying(start), xs)
+    return lax.scan(_with_varying_results(turn), varying(start), xs)
 
 
 def cond(condition: Bool[Array, ""], if_true: Callable[..., _T], if_false: Callable[..., _T], *operands: Any) -> _T:
     """Compute one of two branches, as `lax.cond` does."""
-    if not mapped_axes():
-        return lax.cond(condition, if_true, if_false, *operands)
-    branches = [lambda *operands, of=of: varying(of(*operands)) for of in (if_true, if_false)]
-    return lax.cond(condition, *branches, *operands)
+    return lax.cond(condition, _with_varying_results(if_true), _with_varying_results(if_false), *operands)
+
+
+def _with_varying_results(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: varying(function(*arguments))
 
 
 def in_groups(together: int, function: Callable[..., _T], *arguments: Any) -> _T:
@@ -113,14 +103,9 @@ def _grouped(function: Callable[..., _T], together: int) -> Callable[..., _T]:
 
 def varying(tree: _T) -> _T:
     """Mark every array of a tree as varying along all axes that a surrounding `shard_map` maps over."""
-    for axis in mapped_axes():
+    for axis in jax.sharding.get_abstract_mesh().manual_axes:
         tree = jax.tree.map(lambda leaf, axis=axis: _varying(leaf, axis), tree)
     return tree
-
-
-def mapped_axes() -> tuple[str, ...]:
-    """Return the names of the axes that a surrounding `shard_map` maps over."""
-    return jax.sharding.get_abstract_mesh().manual_axes
 
 
 def _varying(leaf: Any, axis: str) -> Any:
@@ -137,7 +122,9 @@ def once(condition: Bool[Array, ""], compute: Callable[[_T], _T], value: _T) -> 
     if the condition holds in at least one lane.
     """
     captured: list[Any] = []
-    if not mapped_axes():  # in a `shard_map` the converted function would mark as varying what varies already
+    if (
+        not jax.sharding.get_abstract_mesh().manual_axes
+    ):  # in a `shard_map` the converted function would mark as varying what varies already
         compute, captured = jax.closure_convert(compute, value)
 
     def turn(carry: tuple[Bool[Array, ""], _T]) -> tuple[Bool[Array, ""], _T]:

@@ -76,14 +76,9 @@ def _clear_if_many() -> None:
 def compiled_ahead(calls: Callable[[], Iterable[tuple[Any, ...]]], *arguments: Any) -> Callable[[], None]:
     """Start to compile programs that are about to be called, in parallel with what the caller does next.
 
-    Args:
-        calls: Function that returns the calls: a jitted function and its arguments (or their shapes) each, the longest
-            compilation first, since it runs while the next one is traced. It is called only if the shapes of
-            `arguments` are new, so that known ones cost microseconds.
-        *arguments: Values whose shapes determine the programs.
-
-    Returns:
-        A function that waits until all programs are compiled; call it before the first of them.
+    `calls` returns the calls: a jitted function and its arguments (or their shapes) each, the longest compilation
+    first, since it runs while the next one is traced. It is called only if the shapes of `arguments` are new, so that
+    known ones cost microseconds. The result waits until all programs are compiled; call it before the first of them.
     """
     leaves, tree = jax.tree.flatten(arguments)
     shapes = (calls.__qualname__, tree, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves))
