@@ -45,18 +45,18 @@ LINES = {
     "cli": 1_642,
     "coresets": 2_656,
     "datasets": 2_133,
-    "derivatives": 479,
+    "derivatives": 466,
     "designs": 2_349,
     "estimators": 2_854,
     "face": 317,
     "gram": 1_265,
     "kernels": 946,
-    "loop": 2_650,
+    "loop": 2_649,
     "model_selection": 1_017,
     "models": 1_741,
     "numerics": 1_488,
     "path": 2_351,
-    "plots": 439,
+    "plots": 437,
     "points": 365,
     "problems": 3_247,
     "relational": 3_837,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_904,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1397, 206
+OWN_IMPORTS, FILES = 1391, 204
 """Lines that import from this library, and files."""
 
 

@@ -16,7 +16,7 @@ import jaxsvm.coresets
 import jaxsvm.plots
 import jaxsvm.relational
 from jaxsvm.errors import EXTRAS, require_package
-from jaxsvm.plots.axes import axes_of
+from jaxsvm.plots.pictures import axes_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -23,8 +23,7 @@ from jaxsvm.cli.report import Interrupts, cells, check_writable, complain, finis
 from jaxsvm.errors import InputError, require
 from jaxsvm.model_selection.cross_validation import Scores, end_of
 from jaxsvm.models.libsvm import model_of
-from jaxsvm.plots.axes import BLUE, GREEN, ORANGE, PURPLE, RED, against_C, axes_of, figure_class
-from jaxsvm.plots.pictures import path_scores
+from jaxsvm.plots.pictures import BLUE, GREEN, ORANGE, PURPLE, RED, against_C, axes_of, path_scores
 
 OPTIMISTIC = (
     "The test score at the chosen C is optimistic: C was chosen for it, on these same samples. "
@@ -114,7 +113,7 @@ def path(
     check_writable(options.out, options.data)
     check_writable(report_file, options.data, *filter(None, [options.out]), option="--report")
     if report_file is not None:
-        figure_class()  # before the work
+        axes_of(None)  # matplotlib is there, before the work
     with jax.enable_x64(options.dtype == "float64"), Interrupts() as interrupts, interrupts.within(options.max_seconds):
         job = prepare(dataclasses.replace(options, gamma=(options.gammas or [None])[0]))
         started, folded, widths = time.monotonic(), None, []

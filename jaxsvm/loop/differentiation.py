@@ -23,9 +23,8 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.derivatives import barrier
 from jaxsvm.derivatives.sums import summable, unsummable
-from jaxsvm.derivatives.support_equations import Shift, Solved, exact, plan, solved
+from jaxsvm.derivatives.support_equations import Inside, Shift, Solved, exact, plan, solved
 from jaxsvm.numerics.precision import bits_of, cast, in_double, like, of_bits, rounded, widened
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
 from jaxsvm.results.fit import Active, Fit, Status, Values, values_of
@@ -83,7 +82,7 @@ def settled(problem: Differentiable, active: Active) -> tuple[Active, Solved, Bo
     """Iterate the active sets until they agree with the solution on them.
 
     Each solution shows which samples leave their set. If that circles, as it may with a kernel of few features,
-    interior points follow (`jaxsvm.derivatives.barrier`), and the sets that they end with.
+    interior points follow (`Inside`), and the sets that they end with.
 
     Returns:
         The sets, the bits of their equations and solution, and whether they agree.
@@ -115,22 +114,22 @@ def _settled(problem: Differentiable, active: Active) -> tuple[Active, Solved, B
         inside = (at.turn >= most) & (at.turn < most + inner)
         chosen = partial(jax.tree.map, partial(jnp.where, inside))
         if x is not None:
-            active, shift = chosen(barrier.equations(wide, x), (active, Shift(*[jnp.zeros_like(wide.y)] * 3)))
+            active, shift = chosen(x.equations(wide), (active, Shift(*[jnp.zeros_like(wide.y)] * 3)))
         solution = solved(wide, active, sizes, method, shift)
         values = wide.values_at(solution.point)
         new = wide.active_set(values, active)
         moved = ((new.free != active.free) | (new.bound != active.bound) | ~jnp.isfinite(values.margins)).any()
         turn = at.turn + jnp.ones((), jnp.int32)
         if x is not None:
-            x, ended = barrier.moved(wide, x, solution.point, inside)
-            new, moved = chosen(barrier.sets(wide, x), new), moved | inside
+            x, ended = x.moved(wide, solution.point, inside)
+            new, moved = chosen(x.sets(wide), new), moved | inside
             turn = jnp.where(inside & ended, most + inner, turn)
         return _Settling(turn, x, new, solution, moved)
 
     begun = cast(active, wide.dtype)
     shapes = jax.eval_shape(lambda: solved(wide, begun, sizes, method))
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    x = barrier.first(wide) if inner else None
+    x = Inside.first(wide) if inner else None
     start = _Settling(jnp.zeros((), jnp.int32), x, begun, nothing, jnp.ones((), bool))
     end = while_loop(lambda at: (at.turn < most + inner + (most if inner else 0)) & at.moved, correct, start)
     return like(end.active, active), bits_of(end.solved), ~end.moved
