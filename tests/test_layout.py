@@ -53,7 +53,7 @@ LINES = {
     "kernels": 946,
     "loop": 2_649,
     "model_selection": 1_017,
-    "models": 1_741,
+    "models": 1_740,
     "numerics": 1_488,
     "path": 2_351,
     "plots": 437,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_904,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1391, 204
+OWN_IMPORTS, FILES = 1376, 202
 """Lines that import from this library, and files."""
 
 

@@ -26,7 +26,7 @@ from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import InputError, require_part
 from jaxsvm.gram.operators import TiledGram
 from jaxsvm.kernels import Linear
-from jaxsvm.numerics.products import matmul
+from jaxsvm.numerics.precision import matmul
 from jaxsvm.points.rows import Rows
 from jaxsvm.relational.schema.join import Join
 from jaxsvm.results.fit import Fit
