@@ -50,7 +50,7 @@ class LowRankGram(Gram):
         return self.Z.shape[0]
 
     @property
-    def rank(self) -> int:
+    def rank(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.Z.shape[1]
 
     @property

@@ -103,7 +103,7 @@ class Gram:
         """Return `K @ v` at the cost of the rows where v is not 0. Solvers use it; it need not be differentiable."""
         return self.matvec(v)
 
-    def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[Any, Float[Array, " q"]]:
+    def expansion(self, coef: Any, support: Any = None) -> tuple[Any, Float[Array, " q"]]:
         """Return basis functions and coefficients of the function `sum_j coef_j k(x_j, .)`.
 
         Args:

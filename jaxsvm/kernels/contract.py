@@ -242,7 +242,6 @@ class Function(Kernel):
 
     @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
-        """Compute the function of every pair, `(n, m)`."""
         del how
         x, z = floats(x), floats(z)
         return jax.vmap(lambda a: jax.vmap(lambda b: self._value(a, b))(z))(x)
@@ -285,7 +284,6 @@ class Sum(_Pair):
 
     @property
     def moves_freely(self) -> bool:
-        """Return whether both kernels move freely."""
         return self.first.moves_freely and self.second.moves_freely
 
     def _join(self, first: Array, second: Array) -> Array:
@@ -315,31 +313,25 @@ class Scaled(Kernel):
 
     @property
     def definite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return whether the base is positive semidefinite."""
         return self.base.definite
 
     @property
     def stationary(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Return whether the base is stationary."""
         return self.base.stationary
 
     @property
     def moves_freely(self) -> bool:
-        """Return whether the base moves freely."""
         return self.base.moves_freely
 
     @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
-        """Multiply the base's values by the factor, `(n, m)`."""
         return parameter(self.factor, x) * self.base.matrix(x, z, **how)
 
     def reach(self, x: Points) -> Array:
-        """Return the reach of the base."""
         return self.base.reach(x)
 
     @transfers
     def diag(self, x: Array) -> Array:
-        """Multiply the base's diagonal by the factor, `(n,)`."""
         return parameter(self.factor, x) * self.base.diag(x)
 
 

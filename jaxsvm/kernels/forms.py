@@ -148,7 +148,6 @@ class Laplacian(_Stationary):
 
     @transfers
     def matrix(self, x: Array, z: Array, **how: Unpack[Known]) -> Array:
-        """Compute the kernel of every pair by differences, `(n, m)`."""
         del how
         return jnp.exp(-by_differences(floats(x), floats(z), _weights(self.gamma, x), jnp.abs))
 

@@ -99,12 +99,10 @@ class CSR(Rows):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return `(n, d)`."""
         return self.indptr.shape[0] - 1, self.d
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the dtype of the entries."""
         return self.data.dtype
 
     def squared(self) -> "CSR":
@@ -124,7 +122,6 @@ class CSR(Rows):
         return CSR(data, indices, indptr, self.d, self.width)
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
-        """Compute `X w`, O(entries k)."""
         w = jnp.asarray(w)
         data = self.data if w.ndim == 1 else self.data[:, None]
         return jax.ops.segment_sum(data * w[self.indices], self.row_of_entry(), len(self), indices_are_sorted=True)
@@ -153,7 +150,6 @@ class CSR(Rows):
         return jnp.repeat(rows, jnp.diff(self.indptr), total_repeat_length=self.data.shape[0])
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
-        """Return dense rows."""
         start, stop = self.indptr[index], self.indptr[index + 1]
         place = start[:, None] + jnp.arange(self.width, dtype=start.dtype)
         inside = place < stop[:, None]
