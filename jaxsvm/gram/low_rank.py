@@ -110,16 +110,24 @@ def low_rank_gram(
     if method == "nystroem":
         if landmarks not in ("pivoted", "random"):
             raise InputError(f'landmarks is {landmarks!r}: "pivoted" or "random" is needed.')
-        features = _nystroem(kernel, x, rank, landmarks == "pivoted", dtype, key)
+        _, shift, near, _ = place(kernel, x)
+        near = bool(near) if is_concrete(near) else False
+        features = _nystroem(kernel, x, shift, near, rank, landmarks, dtype, key)
     elif method == "fourier":
-        features = _fourier(kernel, x, rank, dtype, key)
+        noise_key, phase_key = jax.random.split(key)
+        phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
+        mean = transposed_product(x, jnp.full((x.shape[0],), 1 / x.shape[0], x.dtype))
+        features = FourierBasis(kernel.frequencies(noise_key, x.shape[1], rank, dtype), phases, mean)
     else:
         raise InputError(f'method is {method!r}: "nystroem" or "fourier" is needed.')
-    Z = by_row_tiles(
-        x.shape[0], MEASURED.rows_per_wide_tile, lambda index: features(dense_rows(x, index)).astype(dtype)
-    )
     points = x if isinstance(x, CSR) else x - features.shift[None, :]
+    Z = _features_of(features, x, dtype)
     return LowRankGram(kernel, points, features, Z, landmarks if method == "nystroem" else None)
+
+
+def _features_of(features: Any, x: Any, dtype: Any) -> Float[Array, "n r"]:
+    tile = MEASURED.rows_per_wide_tile
+    return by_row_tiles(x.shape[0], tile, lambda index: features(dense_rows(x, index)).astype(dtype))
 
 
 def landmarks_among(gram: LowRankGram, allowed: Bool[Any, " n"], key: Array) -> LowRankGram:
@@ -134,68 +142,49 @@ def landmarks_among(gram: LowRankGram, allowed: Bool[Any, " n"], key: Array) -> 
 
 @jax.jit(static_argnames="rank")
 def _landmarks_among(gram: LowRankGram, allowed: Array, key: Array, rank: int) -> LowRankGram:
-    kernel, x, shift = gram.kernel, gram.x, gram.features.shift
+    x, shift, near = gram.x, gram.features.shift, gram.features.near
     left = shift if isinstance(x, CSR) else jnp.zeros_like(shift)  # the shift that the stored points still need
-    if gram.landmarks == "pivoted":
-        index = _pivots(kernel, x, left, rank, gram.features.near, allowed)
-    else:
-        draws = jax.random.uniform(key, allowed.shape)
-        index = jnp.argsort(jnp.where(allowed, draws, 2))[:rank]
-    features = _at_landmarks(kernel, dense_rows(x, index) - left, left, gram.dtype, gram.features.near)
-    Z = by_row_tiles(
-        gram.n, MEASURED.rows_per_wide_tile, lambda index: features(dense_rows(x, index)).astype(gram.dtype)
-    )
+    features = _nystroem(gram.kernel, x, left, near, rank, gram.landmarks, gram.dtype, key, allowed)
+    Z = _features_of(features, x, gram.dtype)
     Z = Z if gram.spread is None else gram.spread.along(Z, 0)
     return dataclasses.replace(gram, features=dataclasses.replace(features, shift=shift), Z=Z)
 
 
-def _middle(x: Any) -> Float[Array, " d"]:
-    if not isinstance(x, CSR):
-        return x.mean(axis=0)
-    return transposed_product(x, jnp.full((x.shape[0],), 1 / x.shape[0], x.dtype))
-
-
-def _nystroem(kernel: Kernel, x: Any, rank: int, pivoted: bool, dtype: Any, key: Array) -> NystroemBasis:
-    _, shift, near, _ = place(kernel, x)
-    near = bool(near) if is_concrete(near) else False
-    index = _pivots(kernel, x, shift, rank, near) if pivoted else jax.random.permutation(key, x.shape[0])[:rank]
-    return _at_landmarks(kernel, dense_rows(x, index) - shift[None, :], shift, dtype, near)
-
-
-def _at_landmarks(
-    kernel: Kernel, chosen: Float[Array, "q d"], shift: Float[Array, " d"], dtype: Any, near: bool
+def _nystroem(
+    kernel: Kernel,
+    x: Any,
+    shift: Array,
+    near: bool,
+    rank: int,
+    landmarks: Any,
+    dtype: Any,
+    key: Array,
+    allowed: Any = True,
 ) -> NystroemBasis:
-    values = kernel.matrix(chosen, chosen, near=near)
-    root = inverse_root(values, len(chosen) * jnp.finfo(values.dtype).eps)
-    return NystroemBasis(kernel, chosen, shift, root.astype(dtype), near)
+    """Choose landmarks among the `allowed` points, of which there are as many, and return the features that they make.
 
-
-def _pivots(kernel: Kernel, x: Any, shift: Array, rank: int, near: bool, allowed: Any = True) -> Int[Array, " rank"]:
-    """Choose landmarks by pivoted Cholesky: each is the point with the largest residual diagonal entry.
-
-    Only points that are `allowed` are chosen; there must be at least `rank` of them.
+    By pivoted Cholesky each is the point with the largest residual diagonal entry.
     """
-    kernel, x, shift = lax.stop_gradient((kernel, x, shift))  # indices have no derivative
     n = x.shape[0]
+    fixed, points, origin = lax.stop_gradient((kernel, x, shift[None, :]))  # indices have no derivative
 
     def row(i: Array) -> Array:
-        point = dense_rows(x, i[None]) - shift[None, :]
+        point = dense_rows(points, i[None]) - origin
         if not isinstance(x, CSR):
-            return kernel.matrix(point, x - shift[None, :], near=near)[0]
+            return fixed.matrix(point, points - origin, near=near)[0]
 
         def tile(index: Array) -> Array:
-            return kernel.matrix(x.rows(index) - shift[None, :], point, near=near)[:, 0]
+            return fixed.matrix(points.rows(index) - origin, point, near=near)[:, 0]
 
         return by_row_tiles(n, MEASURED.rows_per_wide_tile, tile)
 
-    rest = by_row_tiles(
-        n, MEASURED.rows_per_wide_tile, lambda index: kernel.diag(dense_rows(x, index) - shift[None, :])
-    )
-
-    return pivots(row, jnp.where(allowed, rest, -jnp.inf), rank)
-
-
-def _fourier(kernel: Kernel, x: Any, rank: int, dtype: Any, key: Array) -> FourierBasis:
-    noise_key, phase_key = jax.random.split(key)
-    phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
-    return FourierBasis(kernel.frequencies(noise_key, x.shape[1], rank, dtype), phases, _middle(x))
+    if landmarks == "pivoted":
+        tile = MEASURED.rows_per_wide_tile
+        rest = by_row_tiles(n, tile, lambda index: fixed.diag(dense_rows(points, index) - origin))
+        index = pivots(row, jnp.where(allowed, rest, -jnp.inf), rank)
+    else:
+        index = jnp.argsort(jnp.where(allowed, jax.random.uniform(key, (n,)), 2))[:rank]
+    chosen = dense_rows(x, index) - shift[None, :]
+    values = kernel.matrix(chosen, chosen, near=near)
+    root = inverse_root(values, rank * jnp.finfo(values.dtype).eps)
+    return NystroemBasis(kernel, chosen, shift, root.astype(dtype), near)
