@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -13,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, of_a_user
 from jaxsvm.points.rows import Points
-from jaxsvm.runtime.arrays import Number, floating, in_a_line, is_numeric, transfers
+from jaxsvm.runtime.arrays import Number, floating, in_a_line, is_numeric, require_finite_number, transfers
 
 _Cls = TypeVar("_Cls")
 
@@ -67,13 +68,9 @@ def floats(x: Array) -> Array:
 
 
 def require_number(name: str, value: Any) -> None:
-    """Refuse anything but one finite number: an array would be broadcast over pairs of points."""
-    if not is_numeric(value):
-        raise InputError(f"{name} is {value!r}: one number is needed.")
-    if jnp.ndim(value):
-        raise InputError(f"{name} has shape {jnp.shape(value)}: one number is needed.")
-    if is_concrete(value) and not np.isfinite(np.asarray(value, np.float64)):
-        raise InputError(f"{name} is {value}: a finite number is needed.")
+    """Refuse anything but one finite number, traced or not: an array would be broadcast over pairs of points."""
+    if is_concrete(value) or np.ndim(value):
+        require_finite_number(name, value, -math.inf)
 
 
 def require_positive(name: str, value: Any) -> None:

@@ -74,7 +74,7 @@ def require_seconds(max_seconds: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) or np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf"
+    return type(value) in (int, float) or _is_single(value) and np.asarray(value).dtype.kind != "b"
 
 
 def _shown(value: Any) -> str:
