@@ -51,10 +51,12 @@ class LowRankGram(Gram):
 
     @property
     def rank(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return the number of features."""
         return self.Z.shape[1]
 
     @property
     def dtype(self) -> np.dtype:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return the dtype of the kernel values."""
         return self.Z.dtype if self.values is None else self.values
 
     @property

@@ -278,6 +278,7 @@ class DenseGram(Gram):
 
     @property
     def dtype(self) -> np.dtype:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return the dtype of the kernel values."""
         return self.K.dtype
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
