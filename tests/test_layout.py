@@ -49,7 +49,7 @@ LINES = {
     "designs": 2_349,
     "estimators": 2_854,
     "face": 317,
-    "gram": 1_254,
+    "gram": 1_250,
     "kernels": 934,
     "loop": 2_649,
     "model_selection": 1_017,

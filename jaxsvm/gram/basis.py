@@ -45,21 +45,15 @@ def apply_in_blocks(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KernelBasis:
-    """`x_new -> k(x_new, x_j)` for q points.
-
-    Attributes:
-        kernel: The kernel.
-        x: The points, less `shift`, `(q, d)` dense or CSR; for `Precomputed` indices of training samples, `(q,)`.
-        shift: What to subtract from new points, `(d,)`.
-        near: Whether `jaxsvm.kernels.distances.place` found the points to be near the origin; static. New points
-            need not be: one that is far from the origin is far from all of them, and its distance keeps its digits.
-    """
+    """`x_new -> k(x_new, x_j)` for q points."""
 
     __repr__ = in_a_line
 
     kernel: Kernel
-    x: Any
-    shift: Float[Array, " d"]
+    x: Any  # the points, less `shift`, `(q, d)` dense or CSR; for `Precomputed` indices of training samples, `(q,)`
+    shift: Float[Array, " d"]  # what to subtract from new points, `(d,)`
+    # whether the points are near the origin (`jaxsvm.kernels.distances.place`); new ones need not be: one that is far
+    # from it is far from all of them, and its distance keeps its digits; static
     near: bool = dataclasses.field(default=False, metadata={"static": True})
 
     @property

@@ -1,8 +1,7 @@
-"""Build the Gram operator of a data set: its kernel matrix by rows, blocks and products, stored or not.
+"""Build the Gram operator of a data set; all are differentiable with respect to kernel parameters and data.
 
 By default `gram(kernel, x)` computes no values: `TiledGram` computes rows on demand in O(n d) memory, and has the
-budget that a solver may use to store all n x n values as a `DenseGram`. `LowRankGram` works on features. All three are
-pytrees with the same methods, differentiable with respect to kernel parameters and data.
+budget that a solver may use to store all n x n values as a `DenseGram`. `LowRankGram` works on features.
 """
 
 from __future__ import annotations
