@@ -1,10 +1,9 @@
-"""The primal in the space of features, `w (d,)`: products with X, and the Hessian `I + X' D X` from tiles of rows.
+"""The primal in the space of features, `w (d,)`: products with X, and the Hessian `I + X' D X`.
 
 Newton, the interior point method and stochastic subgradients use it for kernels with features.
 """
 
 import dataclasses
-from math import gcd
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import matmul, plus_diagonal
 from jaxsvm.points.rows import Rows, product, transposed_product
 from jaxsvm.problems.contract import Problem
-from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.meshes import Spread
 
 
@@ -58,17 +57,10 @@ class Primal:
         sums = transposed_product(self.x, v)
         return jnp.append(sums, v.sum()) if self.constant else sums
 
-    @property
-    def tiles(self) -> int:
-        """Return the number of tiles of rows of one device."""
-        return tiles_of(len(self.y), self.spread)
-
-    def hessian(self, D: Float[Array, " n"], tiles: Any) -> Float[Array, "size size"]:
-        """Estimate `diag(penalty) + X' D X` from `tiles` (traced) tiles, which are spread over the rows."""
+    def hessian(self, D: Float[Array, " n"]) -> Float[Array, "size size"]:
+        """Return `diag(penalty) + X' D X`."""
         constant = jnp.ones((len(self.y), int(self.constant)), D.dtype)
-        total = weighted_squares(self.x, constant, D, tiles, _coprime(self.tiles), self.spread)
-        share = jnp.asarray(tiles, D.dtype) / self.tiles
-        return plus_diagonal(total / share, self.penalty)
+        return plus_diagonal(weighted_squares(self.x, constant, D, self.spread), self.penalty)
 
     def squares(self, D: Float[Array, " n"]) -> Float[Array, " size"]:
         """Return the diagonal of the Hessian."""
@@ -81,49 +73,23 @@ class Primal:
         return self.penalty * v + self.transposed(D * self.product(v))
 
 
-def tiles_of(n: int, spread: Spread | None) -> int:
-    """Return the number of tiles of rows that `weighted_squares` has of n samples; on a mesh those of a device."""
-    share = n if spread is None else n // spread.parts
-    return -(-share // min(SIZES.largest_direct_system, share))
-
-
 def weighted_squares(
-    x: Any,
-    more: Float[Array, "n p"],
-    weight: Float[Array, " n"],
-    tiles: Any,
-    stride: int = 1,
-    spread: Spread | None = None,
+    x: Any, more: Float[Array, "n p"], weight: Float[Array, " n"], spread: Spread | None = None
 ) -> Float[Array, "dp dp"]:
-    """Return `H' diag(weight) H`, `H = (X, more)`, from `tiles` (traced) tiles of rows, `stride` apart cyclically.
-
-    If samples are spread over a mesh, so many tiles of each device; the sum is on all of them.
-    """
+    """Return `H' diag(weight) H`, `H = (X, more)`, tile by tile of rows; on a mesh of each device's, summed on all."""
     if spread is not None:
         shares = [values.reshape(spread.parts, -1, *values.shape[1:]) for values in (x, more, weight)]
-        each = jax.vmap(lambda x, more, weight: weighted_squares(x, more, weight, tiles, stride))(*shares)
-        return spread.placed(each.sum(axis=0))
+        return spread.placed(jax.vmap(weighted_squares)(*shares).sum(axis=0))
     n, tile = weight.shape[0], min(SIZES.largest_direct_system, weight.shape[0])
 
-    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        turn, total = carry
-        k = (turn * stride) % -(-n // tile)
+    def add(k: Any, total: Array) -> Array:
         start = jnp.minimum(k * tile, n - tile)
         index = start + jnp.arange(tile, dtype=jnp.int32)
         rows = x.rows(index) if isinstance(x, Rows) else lax.dynamic_slice_in_dim(x, start, tile)
         rows = jnp.concatenate([rows.astype(weight.dtype), lax.dynamic_slice_in_dim(more, start, tile)], axis=1)
         # The last tile overlaps the one before it: each row counts once.
         tile_weight = jnp.where(index >= k * tile, lax.dynamic_slice_in_dim(weight, start, tile), 0)
-        return turn + 1, total + matmul((rows * tile_weight[:, None]).T, rows)
+        return total + matmul((rows * tile_weight[:, None]).T, rows)
 
     size = x.shape[1] + more.shape[1]
-    start = (jnp.zeros((), jnp.int32), jnp.zeros((size, size), weight.dtype))
-    return while_loop(lambda carry: carry[0] < tiles, add, start)[1]
-
-
-def _coprime(count: int) -> int:
-    """Return a stride that visits each of `count` tiles once, the first few far from each other."""
-    step = max(1, round(0.618 * count))
-    while gcd(step, count) != 1:
-        step += 1
-    return step
+    return fori_loop(0, -(-n // tile), add, jnp.zeros((size, size), weight.dtype))

@@ -11,10 +11,6 @@ class Measured:
     """Smallest curvature that a step of dual variables divides by: LIBSVM's."""
     curvature_roundings: int = 32
     """Units of rounding below which a negative curvature shows that a kernel is not positive semidefinite."""
-    rows_per_start_row: int = 16
-    """Newton's start in feature space is solved on every so many-th row."""
-    secant_pairs: int = 10
-    """Pairs that L-BFGS keeps."""
     conjugate_gradient_steps: int = 500
     """Cap of conjugate gradients on a system of Newton's."""
     samples_at_once: int = 1024

@@ -31,7 +31,7 @@ from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.meshes import Spread
 from jaxsvm.solvers.contract import Solver, Traits
-from jaxsvm.solvers.features import feature_matrix, tiles_of, weighted_squares
+from jaxsvm.solvers.features import feature_matrix, weighted_squares
 from jaxsvm.solvers.start import StartLike
 
 Solve = Callable[[Array], tuple[Array, Array, Array]]
@@ -389,7 +389,7 @@ class FeatureSystem:
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " dp"]) -> Solve:
         """Return the solver of systems with this diagonal, at this point."""
         weight = jnp.where(self.y != 0, 1 / D, 0)  # signs cancel
-        squares = weighted_squares(self.x, self.more, weight, tiles_of(len(self.y), self.spread), spread=self.spread)
+        squares = weighted_squares(self.x, self.more, weight, self.spread)
         core = plus_diagonal(squares, self.penalty)
         scale = lax.rsqrt(diagonal(core))
         # Factor the mean with its transpose: at the end a rounded triangle alone has another smallest eigenvalue.

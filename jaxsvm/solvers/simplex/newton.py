@@ -12,11 +12,9 @@ from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
 from jaxsvm.numerics.linear import conjugate_gradients, factored
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import diagonal, in_double, like, remainder, rounded, whole, widened
-from jaxsvm.points.rows import dense_rows
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, require_one_of
-from jaxsvm.runtime.loops import while_loop
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.features import Primal, feature_matrix
 from jaxsvm.solvers.measured import MEASURED
@@ -136,10 +134,7 @@ def _whole(state: State, dtype: Any) -> State:
 # the active set `slack > 0` is constant, the Hessian is `I + X_S' C_S X_S`. The constant is another entry of w,
 # regularised or not. The gradient also gives the duality gap: `P(w) - D(beta) = |g|^2 / 2`.
 #
-# The Hessian is by far the most expensive part of a step (n d^2 against n d). If n is much larger than d, a part of the
-# samples suffices for it: steps take as many tiles of rows as they need to keep shrinking the gap (subsampled Newton:
-# Byrd, Chin, Neveitt, Nocedal 2011), and gradients always take all. The secant pairs of L-BFGS (Liu and Nocedal 1989),
-# with the partial Hessian as their metric, correct it. For large d conjugate gradients need products only.
+# For large d conjugate gradients need products only.
 
 
 class Iterate(NamedTuple):
@@ -152,13 +147,6 @@ class Iterate(NamedTuple):
     gap: Float[Array, ""]  # estimate of the relative gap of its dual point
 
 
-class History(NamedTuple):
-    """Secant pairs of L-BFGS: steps and changes of the gradient, oldest first, `(pairs, size)`; missing ones are 0."""
-
-    steps: Float[Array, "h size"]
-    changes: Float[Array, "h size"]
-
-
 def primal_of(problem: SquaredHingeProblem) -> Primal | None:
     """Return the primal in the space of the features, if they are fewer than the samples."""
     x = feature_matrix(problem)
@@ -167,10 +155,9 @@ def primal_of(problem: SquaredHingeProblem) -> Primal | None:
 
 
 def start_in_features(problem: SquaredHingeProblem, primal: Primal, init: Any) -> State:
-    """Return a state at the solution on a part of the rows, or at `init`."""
+    """Return a state at w = 0, or at `init`."""
     if init is None:
-        w = subsample_start(primal)
-        slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(w), 0)
+        w, slack = jnp.zeros((primal.size,), primal.y.dtype), jnp.where(primal.C > 0, 1.0, 0.0).astype(primal.y.dtype)
         point = iterate_at(primal, w, slack)
         alpha = pair_of_classes(problem)
         s = product(problem, primal, alpha)[1]
@@ -180,15 +167,9 @@ def start_in_features(problem: SquaredHingeProblem, primal: Primal, init: Any) -
         R = alpha @ s
         slack = jnp.where(primal.C > 0, 1 - problem.margins(alpha, s) / R, 0)
         point = iterate_at(primal, w / R, slack)
-    tiles = (
-        max(1, primal.tiles // MEASURED.rows_per_start_row)
-        if primal.tiles * SIZES.largest_direct_system >= 256 * primal.size
-        else None
-    )
     infinite, counters = jnp.asarray(jnp.inf, problem.dtype), Counters.zero().evaluated(4 * problem.n)
-    effort = jnp.asarray(primal.tiles if tiles is None else tiles, jnp.int32)
-    memory, rest = no_history(primal), jax.tree.map(jnp.zeros_like, point)
-    return State(point, alpha, s, point.value, infinite, jnp.asarray(False), counters, effort, memory, rest)
+    rest, all_at_once = jax.tree.map(jnp.zeros_like, point), jnp.asarray(problem.n, jnp.int32)
+    return State(point, alpha, s, point.value, infinite, jnp.asarray(False), counters, all_at_once, None, rest)
 
 
 def product(
@@ -226,24 +207,13 @@ def refreshed_in_features(problem: SquaredHingeProblem, primal: Primal, point: I
 
 def step_in_features(problem: SquaredHingeProblem, primal: Primal, state: State, method: str) -> State:
     """Take a step by a method; "auto" factors the Hessian for few features, else uses conjugate gradients."""
-    if method == "auto":
-        method = "cholesky" if primal.size <= SIZES.largest_direct_system else "cg"
-    current, memory, effort = state.point, state.memory, state.effort
-    finite = jnp.asarray(True)
-    if method == "cg":
-        following, finite = cg_move(primal, current)
-    else:
-        following, memory, finite = newton_move(primal, current, effort, memory)
-        # If a part of the Hessian no longer shrinks the gap tenfold, take more of it.
-        slow = ~(following.gap <= 0.1 * state.gap) & jnp.isfinite(state.gap)
-        effort = jnp.where(slow, jnp.minimum(4 * effort, primal.tiles), effort)
+    factors = method == "cholesky" or (method == "auto" and primal.size <= SIZES.largest_direct_system)
+    following, finite = (newton_move if factors else cg_move)(primal, state.point)
     return state._replace(
         point=following,
         R=jnp.where(finite, following.value, jnp.nan),
         gap=following.gap,
         counters=state.counters.stepped(3 * problem.n),
-        effort=effort,
-        memory=memory,
     )
 
 
@@ -273,32 +243,18 @@ def move(primal: Primal, current: Iterate, direction: Float[Array, " size"]) -> 
     return jax.tree.map(lambda new, old: jnp.where(lower, new, old), following, current)
 
 
-def newton_move(
-    primal: Primal, current: Iterate, tiles: Any, history: History
-) -> tuple[Iterate, History, Bool[Array, ""]]:
-    """Take a Newton step with a Hessian of so many tiles and, unless they are all, secant pairs.
-
-    Returns:
-        The next point, the pairs, and whether the direction was finite.
-    """
-    H = primal.hessian(jnp.where(current.slack > 0, primal.C, 0), tiles)
+def newton_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
+    """Take a Newton step by a factor of the Hessian; also return whether its direction was finite."""
+    H = primal.hessian(jnp.where(current.slack > 0, primal.C, 0))
     # Scale to a unit diagonal, so that features of different scales cost no digits.
     squares = diagonal(H)
     scale = 1 / jnp.sqrt(jnp.where(squares > 0, squares, 1))
     jitter = 4 * primal.size * jnp.finfo(H.dtype).eps
-    scaled = H * jnp.outer(scale, scale) + jitter * jnp.eye(primal.size, dtype=H.dtype)
-    factor = factored(scaled)
-
-    def solve(q: Array) -> Array:
-        return scale * factor.solve(scale * q)
-
-    parts = primal.tiles > 1  # else the Hessian is never one of some tiles only
-    known = jax.tree.map(lambda pairs: jnp.where(tiles < primal.tiles, pairs, 0), history) if parts else history
-    direction = _two_loop(current.gradient, known, solve) if parts else -solve(current.gradient)
+    factor = factored(H * jnp.outer(scale, scale) + jitter * jnp.eye(primal.size, dtype=H.dtype))
+    direction = -scale * factor.solve(scale * current.gradient)
     finite = jnp.isfinite(direction).all()
     following = move(primal, current, jnp.where(finite, direction, 0))
-    following = following._replace(gap=_gap(following, H @ following.gradient))
-    return following, _push(known, current, following) if parts else known, finite
+    return following._replace(gap=_gap(following, H @ following.gradient)), finite
 
 
 def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
@@ -319,58 +275,6 @@ def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]
     finite = jnp.isfinite(v).all()
     following = move(primal, current, jnp.where(finite, v, 0))
     return following._replace(gap=_gap(following, primal.curve(D, following.gradient))), finite
-
-
-def _two_loop(gradient: Float[Array, " size"], history: History, solve: Any) -> Float[Array, " size"]:
-    """Return the L-BFGS direction, with `solve` as the inverse of its initial metric."""
-    steps, changes = history
-    products = (steps * changes).sum(axis=1)
-    rho = jnp.where(products > 0, 1 / jnp.where(products > 0, products, 1), 0)
-    q, shares = gradient, []
-    for k in reversed(range(MEASURED.secant_pairs)):
-        shares.append(rho[k] * (steps[k] @ q))
-        q = q - shares[-1] * changes[k]
-    r = solve(q)
-    for k, share in zip(range(MEASURED.secant_pairs), reversed(shares), strict=True):
-        r = r + (share - rho[k] * (changes[k] @ r)) * steps[k]
-    return -r
-
-
-def _push(history: History, current: Iterate, following: Iterate) -> History:
-    """Append a pair to the history; empty it if the step did not move, to restart."""
-    pushed = History(
-        jnp.concatenate([history.steps[1:], (following.w - current.w)[None]]),
-        jnp.concatenate([history.changes[1:], (following.gradient - current.gradient)[None]]),
-    )
-    moved = (following.w != current.w).any()
-    return jax.tree.map(lambda pairs: jnp.where(moved, pairs, 0), pushed)
-
-
-def no_history(primal: Primal) -> History:
-    """Return an empty history."""
-    pairs = jnp.zeros((MEASURED.secant_pairs, primal.size), primal.y.dtype)
-    return History(pairs, pairs)
-
-
-def subsample_start(primal: Primal) -> Float[Array, " size"]:
-    """Solve on every 16th row, in at most 10 steps, if there are 256 rows per feature; else return 0."""
-    n = len(primal.y)
-    w = jnp.zeros((primal.size,), primal.y.dtype)
-    if n < MEASURED.rows_per_start_row * 16 * primal.size:
-        return w
-    index = jnp.arange(0, n, MEASURED.rows_per_start_row, dtype=jnp.int32)
-    C = primal.C[index]
-    scale = primal.C.sum() / jnp.where(C.sum() > 0, C.sum(), 1)
-    part = Primal(dense_rows(primal.x, index), primal.y[index], scale * C, primal.constant, primal.free)
-
-    def step(carry: tuple[Array, Iterate, Array]) -> tuple[Array, Iterate, Array]:
-        k, current, _ = carry
-        following, _, _ = newton_move(part, current, part.tiles, no_history(part))
-        return k + 1, following, current.value - following.value <= 1e-3 * following.value
-
-    first = iterate_at(part, w, jnp.where(part.C > 0, 1.0, 0.0).astype(w.dtype))
-    start = (jnp.zeros((), jnp.int32), first, jnp.asarray(False))
-    return while_loop(lambda carry: ~carry[2] & (carry[0] < 10), step, start)[1].w
 
 
 def _gap(following: Iterate, curved: Float[Array, " size"]) -> Float[Array, ""]:

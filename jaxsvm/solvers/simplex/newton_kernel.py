@@ -146,10 +146,8 @@ class State(NamedTuple):
     gap: Float[Array, ""]  # relative duality gap of the dual point, or an estimate of it
     indefinite: Bool[Array, ""]  # whether a system was not positive definite
     counters: Counters  # steps and kernel evaluations
-    effort: Int[Array, ""]  # kernel space: samples that take part; feature space: Hessian tiles
-    # kernel space: rank of each sample in the order of taking part, `(n,)`, or None if all do at once; feature space:
-    # secant pairs of L-BFGS
-    memory: Any
+    effort: Int[Array, ""]  # samples that take part
+    memory: Int[Array, " n"] | None  # rank of each sample in the order of taking part; None if all do at once
     rest: Any  # rounding error of the point in the data's dtype: together they have twice its precision
 
 
