@@ -54,20 +54,11 @@ def run(
     due: int = NEVER,
     awaited: int = 0,
 ) -> tuple[Progress, Any]:
-    """Run bursts of steps until the fit ends, must stop, or has a successor.
+    """Run bursts of steps from `progress` until the fit ends, must stop, or has a successor, which is returned with it.
 
-    Args:
-        problem: A prepared problem.
-        solver: A solver's configuration.
-        progress: Where to begin (`begun`).
-        session: What may end it.
-        successor: Called with the progress between bursts; what it returns continues the fit, unless it is None.
-        provisional: Whether certificates stay in the data's precision (`Certifying`).
-        due: Steps after which a finisher is to go on: bursts end there, so that seconds do not decide when it does.
-        awaited: Steps before which a fit that awaits its finisher is not hopeless.
-
-    Returns:
-        The progress and its successor. The status is RUNNING only if there is a successor.
+    `successor` is called with the progress between bursts; what it returns continues the fit, unless it is None. Bursts
+    end at `due`, the steps after which a finisher is to go on, so that seconds do not decide when it does; before
+    `awaited` steps a fit that awaits its finisher is not hopeless. The status is RUNNING only if there is a successor.
     """
     chunks, evaluations_shown, certifiable, told_to_stop, shown = 1, None, False, False, None
     mark = (0, math.inf)
@@ -235,10 +226,9 @@ def _shown(problem: Problem, solver: Solver, progress: Progress, before: Fit | N
 
 
 def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int | None) -> bool:
-    """Return whether to certify the current point for a callback.
+    """Return whether to certify the current point for a callback: of a large problem once steps have cost as much.
 
-    `evaluations_shown` is the number of kernel evaluations up to the last point that it saw; None if it saw none. Large
-    problems wait until steps have cost as much as the products of a certificate.
+    `evaluations_shown` are those up to the last point that it saw; None if it saw none.
     """
     if evaluations_shown is None or problem.n <= MEASURED.samples_of_a_small_problem:
         return True

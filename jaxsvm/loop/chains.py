@@ -25,14 +25,11 @@ class Chain(NamedTuple):
 
 
 def solve_chain(gram: DenseGram, data: BoxData, Cs: np.ndarray, tol: float, x: Any = None) -> Chain:
-    """Solve a machine at many values of C; call it with x64 on.
+    """Solve a machine (`data`, at C = 1, with both signs present) at increasing values of C; call it with x64 on.
 
-    C grows: coefficients at the upper bound stay there, and all others are scaled with it. What the one program of all
-    values does not certify is solved again by itself, from the value before.
-
-    Kernel values are stored, and of absent samples anything finite; `data` is the machine at C = 1, with both signs
-    present; values of C increase. The points x are those of a linear kernel of few features: then each value is solved
-    by itself.
+    As C grows, coefficients at the upper bound stay there, and all others are scaled with it. What the one program of
+    all values does not certify is solved again by itself, from the value before. Kernel values are stored. The points x
+    are those of a linear kernel of few features: then each value is solved by itself.
     """
     c, n = len(Cs), len(data.y)
     chain = Chain(np.zeros((c, n)), np.zeros(c), np.full(c, np.inf))

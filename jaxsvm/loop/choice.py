@@ -29,11 +29,7 @@ from jaxsvm.solvers.working_set import WorkingSet
 
 
 def first_choice(problem: Problem, tol: Any) -> Solver:
-    """Return the solver to begin with; under tracing it is the only one.
-
-    Raises:
-        InputError: If none is known for this kind of problem.
-    """
+    """Return the solver to begin with; under tracing it is the only one."""
     if problem.kind == "squared hinge":
         if _by_newton(problem):
             return Newton(tol=tol)
@@ -79,9 +75,6 @@ def traced_choice(problem: Problem, tol: Any) -> Solver:
 
     A linear kernel has fewer features than samples, or not many more: pair steps may then take very long at large C,
     and coefficients are not unique. Interior points end after 15 to 40 steps at any C.
-
-    Raises:
-        InputError: If none is known for this kind of problem.
     """
     small = affordable(problem) and problem.n <= MEASURED.samples_of_a_traced_system
     if problem.kind == "box" and problem.gram.feature_rows is not None and (small or few_features(problem) is not None):
@@ -102,11 +95,7 @@ def systems_pay(problem: Problem) -> bool:
 
 
 def exact_solver(problem: Problem, tol: Any) -> Solver:
-    """Return the solver of a path, a fold or a grid of C: one that certifies this kind of problem to any gap.
-
-    Raises:
-        InputError: If none is known for this kind of problem.
-    """
+    """Return the solver of a path, a fold or a grid of C: one that certifies this kind of problem to any gap."""
     if problem.kind == "squared hinge":
         return Newton(tol=tol) if _by_newton(problem) else FrankWolfe(variant="smo", tol=tol)
     if problem.kind == "box":
@@ -117,11 +106,7 @@ def exact_solver(problem: Problem, tol: Any) -> Solver:
 
 
 def certain_solver(problem: Problem) -> Solver:
-    """Return a solver that determines the support: Newton near the floor of the dtype, or SMO with exact bounds.
-
-    Raises:
-        InputError: If none is known for this kind of problem.
-    """
+    """Return a solver that determines the support: Newton near the floor of the dtype, or SMO with exact bounds."""
     narrow = problem.dtype == jnp.float32
     if problem.kind == "squared hinge":
         return Newton(tol=1e-5 if narrow else 1e-12)

@@ -79,13 +79,10 @@ def _values_of(problem: Differentiable, active: Active, bits: Solved, returned: 
 
 
 def settled(problem: Differentiable, active: Active) -> tuple[Active, Solved, Bool[Array, ""]]:
-    """Iterate the active sets until they agree with the solution on them.
+    """Iterate the active sets until they agree with the solution on them, which shows the samples that leave their set.
 
-    Each solution shows which samples leave their set. If that circles, as it may with a kernel of few features,
-    interior points follow (`Inside`), and the sets that they end with.
-
-    Returns:
-        The sets, the bits of their equations and solution, and whether they agree.
+    If that circles, as it may with a kernel of few features, interior points follow (`Inside`), and
+    the sets that they end with. Return the sets, the bits of their equations and solution, and whether they agree.
     """
     # One by one: side by side each lane of a `vmap` repeats what the last one needs. The gradient of 64 lanes of 100 x
     # 10 takes 126 ms, in groups of 8 649, all together 1,280.

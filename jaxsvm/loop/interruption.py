@@ -120,11 +120,8 @@ def run_passes(
 ) -> None:
     """Run a descent in long turns, of one pass over rows or one product for many fits, until `over()` holds.
 
-    Args:
-        descent: It takes a turn by `advance()`, while another can change anything (`going`).
-        over: Whether the caller stops: its cap is reached, its time is up, or Ctrl-C came.
-        stop: The flag, which a KeyboardInterrupt of a reader, a cluster's client or a callback sets too.
-        after: Called after each turn.
+    It takes a turn by `advance()`, while another can change anything (`going`); `after` is called after each. A
+    KeyboardInterrupt of a reader, a cluster's client or a callback sets the flag `stop` too.
     """
     while descent.going and not over():
         try:
@@ -212,11 +209,7 @@ def estimating(fit: _F) -> _F:
 def answering(interrupt: str) -> Iterator[Interruption]:
     """Run a public call inside `watching`, with the user's choice of what Ctrl-C does.
 
-    Args:
-        interrupt: "return" returns what is certified; "raise" raises KeyboardInterrupt once drivers have ended.
-
-    Raises:
-        InputError: On any other `interrupt`.
+    "return" returns what is certified; "raise" raises KeyboardInterrupt once drivers have ended.
     """
     if interrupt not in ("return", "raise"):
         raise InputError(f'interrupt is {interrupt!r}: "return" (what is certified) or "raise" is needed.')

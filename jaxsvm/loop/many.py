@@ -53,15 +53,9 @@ MOST_STEPS_OF_NU = 10_000_000
 def solve_whole(round: Callable[..., Any], state: Any, limit: Array | int, excess: Array) -> tuple[Any, Array, Array]:
     """Run rounds until the excess is at most 1, or NaN, or `limit` steps are taken; traceable.
 
-    Args:
-        round: Maps a state, and the steps that are left, to the next state, the steps that it took, and the excess: the
-            value of the stop rule over its threshold, 0 if no further round can change anything.
-        state: The start, a pytree.
-        limit: The most steps.
-        excess: The excess at the start, `()`; infinite if it is not known.
-
-    Returns:
-        The last state, the number of steps, int32 `()`, and the excess.
+    `round` maps a state, and the steps that are left, to the next state, the steps that it took, and the excess: the
+    value of the stop rule over its threshold, 0 if no further round can change anything. Return the last state, the
+    number of steps and the excess; that of the start may be infinite.
     """
 
     def turn(solve: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
@@ -170,9 +164,6 @@ def solve_box(
         floor: The gap is relative to at least this objective. None takes `ROUNDING_OF_ZERO`, or that share of the
             losses where they are small (at a tiny C).
         callback: Called on the way, once the driver of `jaxsvm.fit` continues, or None.
-
-    Returns:
-        The solution; its status is not CONVERGED if it is not certified to `tol`.
     """
     a = np.zeros(len(data.y)) if data.start is None else data.start
     if start_product is None:
@@ -209,10 +200,7 @@ def _product(gram: Gram, v: np.ndarray) -> np.ndarray:
 
 
 def is_indefinite(gram: Gram, data: BoxData) -> bool:
-    """Return whether a problem's matrix has negative curvature along its feasible directions; call it with x64 on.
-
-    A kernel that is known to be positive semidefinite is not checked.
-    """
+    """Return whether a matrix that may be indefinite is so along the feasible directions; call it with x64 on."""
     return not gram.definite and bool(_curvature(gram, data.arrays, data.form))
 
 
@@ -230,16 +218,8 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
     """Solve a box problem of a linear kernel by interior points in the space of its features; call it with x64 on.
 
     Pair steps took seconds at C = 100, and did not end at C = 1e4. A problem of a single working set is first tried by
-    them: that mostly takes no time.
-
-    Args:
-        x: The points, `(n, d)`; those of absent samples may be anything finite.
-        data: The problem; its start is not used.
-        tol: The relative duality gap to reach, > 0.
-        by_pairs: Solves the problem by pair steps, given the most steps.
-
-    Returns:
-        The better of both solutions, as `solve_box` returns it.
+    them (`by_pairs`, given the most steps): that mostly takes no time. The better of both solutions is returned. Points
+    of absent samples may be anything finite; a start is not used.
     """
     most = MEASURED.steps_per_sample * len(data.y)
     before = by_pairs(most) if len(data.y) <= MEASURED.samples_of_one_working_set else None
@@ -260,9 +240,9 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
 
 
 def recertified(data: BoxData, dual_coef: np.ndarray, product: np.ndarray) -> tuple[float, Certificate]:
-    """Return the constant and the certificate of coefficients `y a` for other kernel values; call it with x64 on.
+    """Return constant and certificate of coefficients `y a`, of which `product` is that with other kernel values.
 
-    `product` is `K (y a)`, `(n,)`, with the other kernel values.
+    Call it with x64 on.
     """
     a, s = data.y * dual_coef, data.y * (product + data.offset * dual_coef.sum())
     bias, certificate = jax.tree.map(np.asarray, _assessed(data.arrays, a, s, data.form))
@@ -283,17 +263,10 @@ def solve_by_driver(
     callback: Callable[[Fit], Any] | None = None,
     key: Any = None,
 ) -> Solved:
-    """Solve a problem by the driver of `jaxsvm.fit`, without its warnings.
+    """Solve a problem by the driver of `jaxsvm.fit`, without its warnings: a filter of them would apply to all threads.
 
-    The driver gives no warning, rather than a filter that removes it: filters apply to all threads.
-
-    Args:
-        problem: Any problem of the library.
-        how: A solver, or the relative duality gap to reach by the solvers that the driver chooses.
-        init: Dual variables to start from, `(n,)`, or None.
-        steps: Steps taken before, which count in the result.
-        callback: Called with the best certified fit on the way, or None.
-        key: A random key for solvers that draw; None: 0.
+    `how` is a solver, or the relative duality gap to reach by the solvers that the driver chooses; `steps` were taken
+    before, and count in the result.
     """
     chosen = not isinstance(how, Solver)
     solver = first_choice(problem, how) if chosen else how
@@ -306,10 +279,7 @@ def solve_by_driver(
 
 
 def box_problem_of(gram: Gram | None, arrays: Any, form: tuple[str, float]) -> BoxProblem:
-    """Return the problem of `BoxData.arrays` and `.form`, without the checks of `jaxsvm.box_problem`; traceable.
-
-    The Gram operator is None where only a certificate is computed.
-    """
+    """Return the problem of `BoxData.arrays` and `.form`, unchecked; without a Gram operator for a certificate alone."""
     (y, q, upper, e), (equality, offset) = map(jnp.asarray, arrays), form
     one, zero = jnp.ones((), y.dtype), jnp.zeros((), y.dtype)
     diagonal = jnp.zeros_like(y) if gram is None else gram.diag().astype(y.dtype) + offset

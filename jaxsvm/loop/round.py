@@ -247,9 +247,8 @@ def _assessed(
 ) -> tuple[Any, ...]:
     """Recompute the state and certify it, in twice the precision unless provisional.
 
-    Returns:
-        The state, its certified point, the stop rule's excess, the objective, whether all is finite, and whether the
-        kernel showed a negative curvature.
+    Return the state, its certified point, the stop rule's excess, the objective, whether all is finite, and whether the
+    kernel showed a negative curvature.
     """
     wide = problem if how.provisional else widened(problem)
     fresh = solver.refresh(wide, state)
@@ -354,11 +353,7 @@ def ready_together(
 
 
 def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
-    """Return the start of a solver for a padded problem; a fit becomes the `Start` or `Resumed` that the solver takes.
-
-    Raises:
-        InputError: On weights of another length than n.
-    """
+    """Return the start of a solver for a padded problem: of a fit the `Start` or `Resumed` that the solver takes."""
     size = problem.n
     if isinstance(init, Fit) and solver.traits.resumes and np.shape(init.alpha) == (n,):
         if size != n:

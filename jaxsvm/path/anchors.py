@@ -196,12 +196,11 @@ def _working_set_around(whole: SquaredHingeProblem, point: GridPoint, size: int)
 
 
 def solve_in_chains(grids: list[Grid], solver: CoarseToFine, key: Array, stop: Interruption) -> None:
-    """Solve the anchors in increasing order, and in threads the values between them.
+    """Solve the anchors in increasing order, and in threads the values between them, and several grids.
 
-    The anchors of several grids, as those of folds, are solved in threads too. On a CPU threads are better than lanes:
-    a pair step keeps one core busy at any width, and JAX releases Python's lock while it runs. Starts do not depend on
-    the threads, so that a call repeats to the bit. Ctrl-C reaches the main thread alone: the drivers of the others
-    check `stop`.
+    On a CPU threads are better than lanes: a pair step keeps one core busy at any width, and JAX releases Python's lock
+    while it runs. Starts do not depend on the threads, so that a call repeats to the bit. Ctrl-C reaches the main
+    thread alone: the drivers of the others check `stop`.
     """
     with ThreadPoolExecutor(workers()) as pool:
         jobs: list[tuple[Grid, Future[dict[int, GridPoint]]]] = []

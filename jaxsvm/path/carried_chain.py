@@ -274,21 +274,13 @@ def next_start(problem: BoxProblem, point: CarriedPoint, known: Screening | None
 def solve_kept(
     problem: BoxProblem, solver: Solver, begin: NextStart, samples: Array | None, gram: Gram, sets: WorkingSet
 ) -> tuple[Float[Array, " m"], Int[Array, ""], Int[Array, " 2"], Bool[Array, ""]]:
-    """Solve for the undecided samples, with all others at their values.
+    """Solve for the undecided `samples` (None: all, of which the decided ones stay), with all others at their values.
 
-    It ends at half of `tol`: the better a solution, the more it says of the next one, and the more values of C it
-    solves. The gap is that of the whole problem, to which the other samples add nothing.
+    It ends at half of the solver's `tol`: the better a solution, the more it says of the next one, and the more values
+    of C it solves. The gap is that of the whole problem, to which the other samples add nothing. `gram` is the stored
+    Gram operator of these samples; `sets` solves for more than `MEASURED.samples_of_short_rows` of them.
 
-    Args:
-        problem: The whole problem.
-        solver: The solver whose `tol` the whole problem is to meet.
-        begin: The start.
-        samples: Samples to solve for, `(m,)`; None: all, of which the decided ones stay as they are.
-        gram: The Gram operator of these samples, stored.
-        sets: Working sets, for more than `MEASURED.samples_of_short_rows` samples.
-
-    Returns:
-        The values, the steps, the kernel evaluations in limbs, and whether it ended.
+    Return the values, the steps, the kernel evaluations in limbs, and whether it ended.
     """
     names = ("y", "q", "weights", "squares") + (() if problem.c is None else ("c",))
     fields = {name: getattr(problem, name) for name in names}

@@ -350,13 +350,9 @@ def assessed(problem: Restrictable, solver: Solver, point: Array, s: Array) -> t
 def certified(problem: BoxProblem, solver: Solver, point: Array, products: Array, work: Int[Array, " 4"]) -> Fit:
     """Certify a point by its products; return its fit, RUNNING if its gap is above the solver's `tol`.
 
-    Args:
-        problem: The whole problem, whose matrix is known to be positive semidefinite: else no chain has a point.
-        solver: The solver, for its `tol`.
-        point: The dual point, `(n,)`; or w and it, `(2, n)`.
-        products: The products of each row, float64.
-        work: Steps, kernel evaluations in two limbs, and the bit of the solver that took the steps. Putting one array
-            for each counter on the device took a third of a path of n = 569.
+    The problem's matrix is known to be positive semidefinite: else no chain has a point. A point is `(n,)`, or w and
+    it, `(2, n)`; `work` is of `counters_of`: putting one array for each counter on the device took a third of a path of
+    n = 569.
     """
     answer, _ = assessed(problem, solver, point, products)
     return concluded(answer, solver.tol, counters_of(work), definite=True, otherwise=Status.RUNNING)

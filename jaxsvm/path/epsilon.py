@@ -156,11 +156,7 @@ class _Step(NamedTuple):
 
 
 def _steps(solved: Callable[[float], _Step], C_min: float, C_max: float, epsilon: float) -> list[_Step]:
-    """Cover `[C_min, C_max]` by intervals; the next value is tried as far away as the two before it would have reached.
-
-    Raises:
-        InputError: If values next to each other do not reach each other.
-    """
+    """Cover `[C_min, C_max]` by intervals; try the next value as far away as the two before it would have reached."""
     steps, ahead, jump = [solved(C_min)], [], MEASURED.first_jump * epsilon**0.5
     while ahead or steps[-1].upper < C_max:
         last = steps[-1]
@@ -193,11 +189,7 @@ def _joined(a: _Step, b: _Step) -> tuple[_Step, _Step, float]:
 
 
 def _solved(template: Any, link: Callable[[Any], Fit], solver: Solver, epsilon: float, C: float) -> _Step:
-    """Solve the problem at C; the interval has no end if no sample has a loss.
-
-    Raises:
-        InputError: If the solution is too inexact to prove the bound at its own C.
-    """
+    """Solve the problem at C; the interval has no end if no sample has a loss."""
     problem = template.at(C)
     fitted = link(problem)
     lossless = without_loss(problem, solver, fitted, epsilon)

@@ -176,11 +176,7 @@ class PathOptions:
         return any(option is not None for option in (self.solver, self.screen, self.lanes))
 
     def require(self, problems: Sequence[Any], Cs: Any) -> None:
-        """Check the options, problems and values of a path.
-
-        Raises:
-            InputError: On arguments that cannot be used.
-        """
+        """Check the options, problems and values of a path."""
         if not problems:
             raise InputError("problem is an empty list: at least one problem is needed.")
         for problem in problems:
@@ -402,11 +398,7 @@ def _coarse_to_fine(
 
 
 def checked_values(Cs: Any, kind: str = "") -> Any:
-    """Check a list of positive values, or of nu of a "slack" problem, which may be 0; return it unchanged.
-
-    Raises:
-        InputError: On anything else.
-    """
+    """Check a list of positive values, or of nu of a "slack" problem, which may be 0; return it unchanged."""
     if np.ndim(Cs) != 1 or np.shape(Cs)[0] == 0:
         raise InputError(f"Cs has shape {np.shape(Cs)}: a list of values, shape (k,) with k >= 1, is needed.")
     if is_concrete(Cs) and np.asarray(Cs).dtype.kind not in "iuf":
@@ -420,11 +412,7 @@ def checked_values(Cs: Any, kind: str = "") -> Any:
 
 
 def require_widths(problem: Any, gammas: Any) -> None:
-    """Refuse widths that are no list of positive numbers, or a problem whose kernel has none.
-
-    Raises:
-        InputError: Naming what was found.
-    """
+    """Refuse widths that are no list of positive numbers, or a problem whose kernel has none."""
     if isinstance(problem, list | tuple):
         raise InputError("gammas is for one problem: solve several one after another.")
     require_width(problem.gram)

@@ -244,11 +244,7 @@ _ABSENT = object()
 
 
 def require_usable(solver: Any) -> None:
-    """Refuse a configuration that no driver can run, by each field of the solver and of the solver inside it.
-
-    Raises:
-        InputError: The message names the field, its value and what is needed.
-    """
+    """Refuse a configuration that no driver can run, by each field of the solver and of the solver inside it."""
     if isinstance(solver, type) or not hasattr(solver, "tol"):
         shown = solver.__name__ if isinstance(solver, type) else repr(solver)
         raise InputError(f"solver is {shown}: a solver's configuration is needed, such as `jaxsvm.SMO(tol=1e-4)`.")
@@ -262,11 +258,7 @@ def require_usable(solver: Any) -> None:
 
 
 def require_solves(solver: Solver, problem: Problem) -> None:
-    """Refuse a problem of a kind that the solver is not for.
-
-    Raises:
-        InputError: The message names both, and a solver for the problem.
-    """
+    """Refuse a problem of a kind that the solver is not for."""
     if problem.kind in solver.solves:
         return
     meant = " and ".join(PROBLEMS.get(kind, f"{kind} problems") for kind in solver.solves)

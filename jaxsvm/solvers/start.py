@@ -70,20 +70,10 @@ StartLike: TypeAlias = "ArrayLike | Start | Resumed | Origin"
 def start(
     problem: SimplexForm, key: Array | None, kind: str, draw: int, init: "StartLike | None" = None
 ) -> tuple[Float[Array, " n"], Float[Array, " n"], Counters]:
-    """Return a starting point on the simplex.
+    """Return a starting point on the simplex, its `s = Kt alpha`, and counters with the kernel evaluations spent.
 
-    Args:
-        problem: A simplex problem of n samples.
-        key: A random key, for the random draw and the first of two points; None takes key 0.
-        kind: "random", "two-point" or "uniform".
-        draw: Size of the random draw.
-        init: Weights to start from, `(n,)`; a `Start`, which saves a product; None for a fresh start.
-
-    Returns:
-        `alpha (n,)`, `s = Kt alpha (n,)` and counters with the kernel evaluations spent.
-
-    Raises:
-        InputError: On a free bias, an unknown start, or weights of another length.
+    `kind` is "random" (a balanced random draw of `draw` samples), "two-point" or "uniform"; `init` takes its place:
+    weights `(n,)`, or a `Start`, which saves a product.
     """
     if problem.free_bias:
         raise InputError("the problem has a free bias, which simplex steps cannot keep: use `Newton`.")
@@ -106,11 +96,7 @@ def start(
 
 
 def weights_of(problem: Problem, init: Any) -> tuple[Float[Array, " n"], Float[Array, " n"] | None]:
-    """Return the weights of a start (the dual point of a fit), and their margins in its scale if known.
-
-    Raises:
-        InputError: On weights of another length.
-    """
+    """Return the weights of a start (the dual point of a fit), and their margins in its scale if known."""
     weights, margins = (init.point, init.R * init.margins) if isinstance(init, Start) else (init, None)
     weights = init.point if isinstance(init, Resumed) else weights
     if np.shape(weights) != (problem.n,):
@@ -119,11 +105,7 @@ def weights_of(problem: Problem, init: Any) -> tuple[Float[Array, " n"], Float[A
 
 
 def resumed(problem: Problem, init: Any) -> Resumed:
-    """Return the start as a `Resumed`; weights `(n,)` serve as w and as dual point.
-
-    Raises:
-        InputError: On weights of another length.
-    """
+    """Return the start as a `Resumed`; weights `(n,)` serve as w and as dual point."""
     if isinstance(init, Resumed):
         return init
     weights, infinite = weights_of(problem, init)[0], jnp.asarray(jnp.inf, problem.dtype)
@@ -148,11 +130,7 @@ def key_after(key: Array | None, init: Any) -> Array:
 
 
 def given_start(init: Any, n: int) -> Any:
-    """Check a user's start: None, a fit, a `Start`, or finite weights `(n,)`, which are returned as an array.
-
-    Raises:
-        InputError: On anything else.
-    """
+    """Check a user's start: None, a fit, a `Start`, or finite weights `(n,)`, which are returned as an array."""
     if init is None or isinstance(init, Fit | Start):
         return init
     weights = init if isinstance(init, jax.Array) else np.asarray(init)

@@ -259,11 +259,7 @@ def scaled(alpha: Array, s: Array) -> Array:
 def moved_with_scales(
     problem: SquaredHingeProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array, solve: Steps
 ) -> tuple[dict[str, Any], Array, Array]:
-    """Solve for set and scales, with the members' kernel rows `rows[slots]` and the kernel values K between members.
-
-    Returns:
-        Changed fields of the state, the number of steps, and whether a curvature was negative.
-    """
+    """Solve for set and scales; arguments and results are those of `moved_in_box`."""
     H, gradient, low, high, units = in_double(_block)(problem, state.a, state.exact, K, members)
     violation = jnp.where((low < 0) | (gradient > 0), jnp.abs(gradient), 0).max()
     limit = MEASURED.steps_per_member * len(low)

@@ -90,8 +90,7 @@ def with_new_members(
 ) -> tuple[Array, Array, Array]:
     """Replace the least useful members: those at a bound that do not violate, then the oldest.
 
-    Returns:
-        Members, the steps at which they entered, and the places of the new ones, `(f,)`; q for missing ones.
+    Also return the steps at which members entered, and the places of the new ones, `(f,)`; q for missing ones.
     """
     n, q = problem.n, len(members)
     place = jnp.minimum(members, n - 1)
@@ -166,9 +165,8 @@ def fetched(
 ) -> tuple[RowCache, Int[Array, " q"], Int[Array, ""]]:
     """Compute missing rows of members, `most` at most, in place of the rows that were used longest ago.
 
-    Returns:
-        The cache, the members' indices in it (arbitrary for empty places), and the number of computed rows. If all
-        rows are stored, the indices are samples, and no row is computed.
+    Return the cache, the members' indices in it (arbitrary for empty places), and the number of computed rows. If all
+    rows are stored, the indices are samples, and no row is computed.
     """
     m, n = cache.rows.shape
     sample = jnp.minimum(members, n - 1)
@@ -235,24 +233,15 @@ def pair_steps(
     limit: Any,
     groups: Bool[Array, " q"] | None = None,
 ) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
-    """Solve a block with an equality constraint by second-order pairs.
+    """Solve a block with an equality constraint by second-order pairs (Fan, Chen and Lin 2005, WSS 2).
 
-    Maximize `pull'(u - v) - 1/2 (u - v)'K(u - v)` over `low <= u <= high`, `sum u = sum v`. Source: Fan, Chen and Lin
-    2005 (WSS 2). In these variables (`v_i = c_i a_i` of a box problem) a pair moves the same way for all signs: up by t
-    at i, down by t at j.
+    Maximize `pull'(u - v) - 1/2 (u - v)'K(u - v)` over `low <= u <= high`, `sum u = sum v`; in an empty place both
+    bounds are equal. In these variables (`v_i = c_i a_i` of a box problem) a pair moves the same way for all signs: up
+    by t at i, down by t at j.
 
-    Args:
-        K: The block's matrix, positive semidefinite.
-        low: Lower bounds; equal to `high` in an empty place.
-        high: Upper bounds.
-        v: Starting point, within the bounds.
-        pull: Gradient at the starting point.
-        tol: Violation `max pull_up - min pull_low` at which to stop, > 0.
-        limit: Maximum number of steps.
-        groups: The first of two groups of which each keeps its sum, `(q,)`: pairs are of one group. None: one group.
-
-    Returns:
-        The point, its gradient, and the number of steps, `()`.
+    Stop at a violation `max pull_up - min pull_low` of `tol`, or after `limit` steps. With `groups`, the first of two
+    groups each of which keeps its sum, pairs are of one group. Returns the point, its gradient, and the number of
+    steps.
     """
     D = diagonal(K)
     infinity = jnp.asarray(jnp.inf, K.dtype)
@@ -304,14 +293,12 @@ def pair_steps(
 def double_steps(
     K: Array, low: Array, high: Array, v: Array, pull: Array, tol: Any, limit: Any
 ) -> tuple[Array, Array, Array]:
-    """Solve a block without an equality by steps of two variables.
+    """Solve a block without an equality by steps of two variables (Steinwart, Hush and Scovel 2011, 2D-SMO).
 
-    A step moves the variable that gains most alone and the best variable after it, both at once. Source: Steinwart,
-    Hush and Scovel 2011 (2D-SMO). Steps of single variables took ten times as many if the entries of K are much alike,
-    as with a regularised bias.
-
-    Arguments and results are those of `pair_steps`, except that `high` may be infinite, and that `tol` is compared with
-    the largest gradient of a variable that can follow it.
+    A step moves the variable that gains most alone and the best variable after it, both at once. Steps of single
+    variables took ten times as many if the entries of K are much alike, as with a regularised bias. It is called as
+    `pair_steps`, but `high` may be infinite, and `tol` is compared with the largest gradient of a variable that can
+    follow it.
     """
     D = jnp.maximum(diagonal(K), MEASURED.curvature_floor)
     places = jnp.arange(len(v), dtype=jnp.int32)
@@ -380,8 +367,7 @@ def moved_in_box(
 ) -> tuple[dict[str, Any], Array, Array]:
     """Solve the set's problem, with the members' kernel rows `rows[slots]` and the kernel values K between members.
 
-    Returns:
-        Changed fields of the state, the number of steps, and whether a curvature was negative.
+    Return changed fields of the state, the number of steps, and whether a curvature was negative.
     """
     place, valid = jnp.minimum(members, problem.n - 1), members < problem.n
     y = problem.y[place]

@@ -134,11 +134,7 @@ class HoldingWrapper(Wrapper[P]):
 
 
 def require_inner(wrapper: type[Wrapper], solver: Any) -> None:
-    """Refuse anything but a solver, and wrappers of the same layer or above.
-
-    Raises:
-        InputError: The message names both, and the order of nesting.
-    """
+    """Refuse anything but a solver, and wrappers of the same layer or above."""
     if isinstance(solver, type) or not isinstance(solver, Solver):
         shown = solver.__name__ if isinstance(solver, type) else repr(solver)
         raise InputError(

@@ -192,15 +192,10 @@ def stepped(
 ) -> tuple[Iterate, Float[Array, ""], Float[Array, " n"]]:
     """Take Newton's step, predicted and corrected (Mehrotra 1992), most of the way to the nearest bound.
 
-    Args:
-        present: Which samples take part, `(n,)`.
-        x: The iterate.
-        residual: Residual of the optimality condition of a, `(n,)`.
-        solve: Solves the systems at x.
-        corrections: Further corrections of the products (Gondzio 1996). Each costs a solve with the same factor.
+    `residual` is that of the optimality condition of a, and `solve` solves the systems at x; each of the further
+    `corrections` of the products (Gondzio 1996) costs a solve with the same factor.
 
-    Returns:
-        The next iterate, which may not be finite; the length of the step; and the change of the margins at length 1.
+    Return the next iterate, which may not be finite; the length of the step; and the change of the margins at length 1.
     """
     mu = mean_product(present, x)
 

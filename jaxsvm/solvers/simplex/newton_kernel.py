@@ -22,19 +22,10 @@ from jaxsvm.solvers.start import weights_of
 def solve_support(
     problem: SquaredHingeProblem, active: Array, guess: Array, gap: Array, method: str, factor_limit: int
 ) -> tuple[Array, Array, Array, Array]:
-    """Solve for the Newton point of an active set.
+    """Solve for the Newton point of an active set; conjugate gradients from `guess`, as exactly as the gap asks.
 
-    Args:
-        problem: The problem.
-        active: The active set S, `(n,)`.
-        guess: Coefficients at which conjugate gradients start, `(n,)`.
-        gap: Current relative gap: the smaller, the more exact are conjugate gradients.
-        method: "auto", "cholesky" or "cg"; static.
-        factor_limit: Largest support that "auto" factors; static.
-
-    Returns:
-        `beta (n,)`, zero off S; the free bias (0 without); whether the matrix was positive definite; whether its
-        entries were finite.
+    Return `beta (n,)`, zero off the set; the free bias (0 without); whether the matrix was positive definite; whether
+    its entries were finite.
     """
     n, number = problem.n, count(active)
     yes = jnp.asarray(True)

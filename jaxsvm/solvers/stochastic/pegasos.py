@@ -199,11 +199,7 @@ class Stochastic(Solver[BoxForm]):
 
 
 def require_options(solver: Stochastic) -> None:
-    """Refuse options that cannot be used.
-
-    Raises:
-        InputError: The message names the option, its value and what is needed.
-    """
+    """Refuse options that cannot be used."""
     require_whole("batch", solver.batch, 1)
     require_one_of("average", solver.average, AVERAGES)
     require_one_of("order", solver.order, ORDERS)
