@@ -11,7 +11,7 @@ import scipy.sparse
 
 import jaxsvm
 from jaxsvm.kernels import Linear, Precomputed
-from jaxsvm.solvers.stochastic import batches
+from jaxsvm.solvers.stochastic import iterates
 from jaxsvm.solvers.stochastic.pegasos import (
     BallSGD,
     Pegasos,
@@ -61,9 +61,9 @@ def indices(order="permuted", batch=BATCH, steps=STEPS):
     here = problem()  # outside of the trace: what is cached in it would be a tracer
 
     def draw(draws, _):
-        return batches.next_batch(here, draws, batch, order)[:2]
+        return iterates.next_batch(here, draws, batch, order)[:2]
 
-    return np.asarray(jax.lax.scan(draw, batches.Draws.begin(jax.random.key(0)), None, length=steps)[1])
+    return np.asarray(jax.lax.scan(draw, iterates.Draws.begin(jax.random.key(0)), None, length=steps)[1])
 
 
 def recursion(etas, lam, radius, draws=None):
@@ -147,11 +147,11 @@ def test_draws_are_unbiased(order):
         assert len({tuple(visits) for visits in passes}) > 1
     else:
         keys = jax.random.split(jax.random.key(1), 4000)
-        first = jax.vmap(lambda key: batches.next_batch(problem(), batches.Draws.begin(key), BATCH, order)[1])(keys)
+        first = jax.vmap(lambda key: iterates.next_batch(problem(), iterates.Draws.begin(key), BATCH, order)[1])(keys)
         shares = np.bincount(np.ravel(first), minlength=N) / first.size
         assert np.abs(shares - 1 / N).max() < 5 * (1 / (N * first.size)) ** 0.5
     for n in (2, 3, 40, 97, 100_000, 40_000_000):
-        steps = batches.strides(n, 64)
+        steps = iterates.strides(n, 64)
         assert (np.gcd(steps, n) == 1).all()
         assert n + 64 * int(steps.max()) < 2**31
 
@@ -161,10 +161,10 @@ def test_a_width_beyond_the_chunk_is_read_in_chunks():
     x = scipy.sparse.random(12, 400, 0.5, format="csr", random_state=0)
     x = scipy.sparse.vstack([x, scipy.sparse.csr_matrix((1, 400))]).tocsr()
     points = jaxsvm.gram(Linear(), x, tile=4).x
-    assert points.width > batches.CHUNK
+    assert points.width > iterates.CHUNK
     index, v, coefficients = np.array([11, 0, 12, 5]), rng.normal(size=400), np.array([0.5, 0.0, 3.0, -2.0])
-    np.testing.assert_allclose(batches.sparse_margins(points, jnp.asarray(index), jnp.asarray(v)), x[index] @ v)
-    added = batches.sparse_add(points, jnp.asarray(index), jnp.asarray(coefficients), jnp.asarray(v))
+    np.testing.assert_allclose(iterates.sparse_margins(points, jnp.asarray(index), jnp.asarray(v)), x[index] @ v)
+    added = iterates.sparse_add(points, jnp.asarray(index), jnp.asarray(coefficients), jnp.asarray(v))
     np.testing.assert_allclose(added, v + x[index].T @ coefficients)
 
 

@@ -17,9 +17,8 @@ from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
 from jaxsvm.estimators.machines import Machine, one_thread, weighted_problem
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop.chains import solve_chain
 from jaxsvm.loop.interruption import answering
-from jaxsvm.loop.many import hinge_data, is_indefinite, padded_size, solve_many
+from jaxsvm.loop.many import hinge_data, is_indefinite, padded_size, solve_chain, solve_many
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.model_selection.cross_validation import C_grid, Scores, cross_validate
 from jaxsvm.model_selection.folds import Folds

@@ -24,8 +24,7 @@ from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, key_after, resumed, steps_of
 from jaxsvm.solvers.stochastic import iterates
-from jaxsvm.solvers.stochastic.batches import Draws, next_batch
-from jaxsvm.solvers.stochastic.iterates import Iterate, Rule, RunningSums
+from jaxsvm.solvers.stochastic.iterates import Draws, Iterate, Rule, RunningSums, next_batch
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import rows_computed
 from jaxsvm.solvers.stochastic.transforms import (
     average_iterates,
