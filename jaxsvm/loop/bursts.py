@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.loop.interruption import Session, unless
+from jaxsvm.loop.interruption import Interruption, unless
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import (
     Certifying,
@@ -48,7 +48,8 @@ def run(
     problem: Problem,
     solver: Solver,
     progress: Progress,
-    session: Session,
+    stop: Interruption,
+    callback: Callable[[Fit], Any] | None,
     successor: Callable[[Progress], Any],
     provisional: bool,
     due: int = NEVER,
@@ -62,7 +63,7 @@ def run(
     """
     chunks, evaluations_shown, certifiable, told_to_stop, shown = 1, None, False, False, None
     mark = (0, math.inf)
-    running = int(progress.status) == Status.RUNNING and not session.stop.seen
+    running = int(progress.status) == Status.RUNNING and not stop.came
     while running:
         try:
             before, steps = time.monotonic(), int(steps_taken(progress))
@@ -70,12 +71,13 @@ def run(
             chunks = min(chunks, -(-(due - steps) // solver.check_every)) if steps < due else chunks
             burst, *arguments = _burst_call(problem, solver, progress, chunks, at_cap)
             progress, certifies = burst(*arguments)
-            certifies, certifiable, session.stop.begun = bool(certifies), True, True
+            certifies, certifiable, stop.begun = bool(certifies), True, True
             if certifies:
                 progress = proved_by_sums(problem, solver, progress)  # in case of a stop during the product
-                progress = _certified(problem, solver, progress, provisional, session.over)
-            elif session.callback is not None and _worth_showing(problem, progress, evaluations_shown):
-                progress, certifies = _certified_in_passing(problem, solver, progress, provisional, session.over), True
+                progress = _certified(problem, solver, progress, provisional, lambda: stop.seen)
+            elif callback is not None and _worth_showing(problem, progress, evaluations_shown):
+                progress = _certified_in_passing(problem, solver, progress, provisional, lambda: stop.seen)
+                certifies = True
                 evaluations_shown = None if _abandoned(progress) else progress.state.counters.total
             if _abandoned(progress):
                 break
@@ -83,22 +85,22 @@ def run(
             seconds = time.monotonic() - before
             if certifies:
                 progress, mark = _ended_if_hopeless(problem, solver, progress, mark, awaited)
-            if int(progress.status) == Status.RUNNING and not session.stop.seen:
+            if int(progress.status) == Status.RUNNING and not stop.seen:
                 following = successor(progress)
                 if following is not None:
                     return progress, following
-            if session.callback is not None:  # then each burst is one chunk
+            if callback is not None:  # then each burst is one chunk
                 shown = _shown(problem, solver, progress, None if certifies else shown)
-                told_to_stop = session.callback(shown) is True
+                told_to_stop = callback(shown) is True
             else:
                 used = (int(steps_taken(progress)) - steps) // solver.check_every
                 chunks = next_burst(chunks, used, seconds)
         except KeyboardInterrupt:  # raised by a callback, or by a handler of the user's own
-            session.stop.note()
-        running = int(progress.status) == Status.RUNNING and not (told_to_stop or session.over())
+            stop.note()
+        running = int(progress.status) == Status.RUNNING and not (told_to_stop or stop.seen)
     if int(progress.status) == Status.RUNNING:
         progress = _stopped(problem, solver, progress, provisional, certifiable and not _abandoned(progress))
-    return progress, None if session.stop.seen else successor(progress)
+    return progress, None if stop.seen else successor(progress)
 
 
 def _ended_if_hopeless(
@@ -243,36 +245,30 @@ def _abandoned(progress: Progress) -> bool:
 # --- the programs
 
 
-def _run(
-    problem: Problem, solver: Solver, progress: Progress, chunks: Any, at_cap: bool = False
-) -> tuple[Progress, Array]:
-    """Take up to `chunks` chunks of steps; return also whether a certificate is due.
+# A state comes apart from the rest of the progress: a large one (50 MB of kernel rows) is donated, and its caller drops
+# its copy.
 
-    At the cap on steps take the last ones instead of chunks.
-    """
+
+def _run(
+    problem: Problem, solver: Solver, rest: Progress, state: Any, chunks: Any, at_cap: bool = False
+) -> tuple[Progress, Array]:
+    """Take up to `chunks` chunks of steps, or at their cap the last ones; return also whether a certificate is due."""
     steps = last_steps if at_cap else partial(whole_chunks, chunks=chunks)
-    progress = steps(problem, solver, progress)
+    progress = steps(problem, solver, rest._replace(state=state))
     return progress, certificate_due(solver, progress)
 
 
-def _run_in_place(
-    problem: Problem, solver: Solver, rest: Progress, state: Any, chunks: Any, at_cap: bool = False
-) -> Any:
-    """Call `_run` with the state donated (it may hold 50 MB of kernel rows); the caller must drop its copy."""
-    return _run(problem, solver, rest._replace(state=state), chunks, at_cap)
-
-
-def _certify_in_place_of(problem: Problem, solver: Solver, rest: Progress, state: Any, how: Certifying) -> Progress:
+def _certify_at(problem: Problem, solver: Solver, rest: Progress, state: Any, how: Certifying) -> Progress:
     return certify(problem, solver, rest._replace(state=state), how)
 
 
 begin_program = Program(begin)
 _fresh_begin = Program(begin, brief=True)
 _burst = Program(_run, static_argnames="at_cap")
-_burst_in_place = Program(_run_in_place, static_argnames="at_cap", donate_argnames="state")
-_long_burst_in_place = jax.jit(_run_in_place, static_argnames="at_cap", donate_argnames="state")
-_certify = Program(certify, static_argnames="how")
-_certify_in_place = Program(_certify_in_place_of, static_argnames="how", donate_argnames="state")
+_burst_in_place = Program(_run, static_argnames="at_cap", donate_argnames="state")
+_long_burst_in_place = jax.jit(_run, static_argnames="at_cap", donate_argnames="state")
+_certify = Program(_certify_at, static_argnames="how")
+_certify_in_place = Program(_certify_at, static_argnames="how", donate_argnames="state")
 
 
 def _begin_program(start: Any, n: int) -> Program:
@@ -286,16 +282,14 @@ def _burst_call(problem: Problem, solver: Solver, progress: Progress, chunks: An
 
     Working sets of more than 8,192 samples are compiled with all optimisations: they sum long rows.
     """
-    if not solver.traits.large_state:
-        return (_burst, problem, solver, progress, chunks, at_cap)
     burst = _burst_in_place if problem.n <= 8192 else _long_burst_in_place
+    burst = burst if solver.traits.large_state else _burst
     return (burst, problem, solver, progress._replace(state=None), progress.state, chunks, at_cap)
 
 
 def _certify_call(problem: Problem, solver: Solver, progress: Progress, how: Certifying) -> tuple[Any, ...]:
-    if not solver.traits.large_state:
-        return (_certify, problem, solver, progress, how)
-    return (_certify_in_place, problem, solver, progress._replace(state=None), progress.state, how)
+    program = _certify_in_place if solver.traits.large_state else _certify
+    return (program, problem, solver, progress._replace(state=None), progress.state, how)
 
 
 # --- certificates without a product

@@ -9,8 +9,6 @@ would recompute `s`, a whole matrix-vector product, in every chunk. `fit` choose
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
 from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any, NamedTuple, cast
@@ -26,7 +24,7 @@ from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.loop.bursts import begun, is_far, run
 from jaxsvm.loop.choice import before_features, first_choice, second_choice, takes_state, traced_choice
 from jaxsvm.loop.differentiation import differentiable
-from jaxsvm.loop.interruption import Interruption, Session, answering, watching
+from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import (
     Certifying,
@@ -133,8 +131,9 @@ def fit(
     require_usable(solver)
     constant = (problems, solver, key, init) if concrete else (problems, *lax.stop_gradient((solver, key, init)))
     if driven and is_concrete(constant):
-        with answering(interrupt) as stop:
-            result = drive(*constant, stop=stop, max_seconds=max_seconds, callback=callback, options=options)
+        require_seconds(max_seconds)
+        with answering(interrupt) as stop, stop.within(max_seconds):
+            result = drive(*constant, stop=stop, callback=callback, options=options)
         warn_of_rounded_values(problems, result, float(constant[1].tol))
         # Traced for derivatives alone: these rest on the solution, not on the steps.
         return result if concrete else differentiable(problem, result)
@@ -186,7 +185,6 @@ def drive(
     init: Any = None,
     *,
     stop: Interruption | None = None,
-    max_seconds: float | None = None,
     callback: Callable[[Fit], Any] | None = None,
     options: Options = DEFAULT,
 ) -> Fit:
@@ -198,8 +196,6 @@ def drive(
         The best certified point, with the status of the last solver and the counters of all.
     """
     require_usable(solver)
-    require_seconds(max_seconds)
-    deadline = math.inf if max_seconds is None else time.monotonic() + max_seconds
     n, best, counters = problem.n, None, []
 
     def shown(fit: Fit) -> Any:
@@ -209,17 +205,18 @@ def drive(
         return cast(Any, callback)(dataclasses.replace(known, counters=total, status=fit.status))
 
     with watching(stop) as stop:
-        session = Session(stop, deadline, None if callback is None else shown)
         turn = Turn(before_features(problem, solver) if options.may_change else solver, key, init)
         while True:
-            solver, problem = turn.solver, ready(problem, turn.solver, session.over)
+            solver, problem = turn.solver, ready(problem, turn.solver, lambda: stop.seen)
             start = start_of(turn.init, problem, solver, n) if turn.state is None else turn.state
             progress = begun(problem, solver, turn.key, start, turn.init, options.provisional)
             finisher = solver.finisher(problem)
             due = NEVER if finisher is None else finisher.after * 2**turn.returns - int(progress.earlier)
             awaited = 0 if finisher is None or turn.returns else 2 * finisher.after
             following = partial(_following, problem, turn, may_change=options.may_change)
-            progress, following = run(problem, solver, progress, session, following, options.provisional, due, awaited)
+            report = None if callback is None else shown
+            given = (options.provisional, due, awaited)
+            progress, following = run(problem, solver, progress, stop, report, following, *given)
             result = finish(solver, progress)
             result = trimmed(result if options.provisional else with_steps_alone(result, progress), n)
             # Rounded values of a definite kernel turned out indefinite: nothing that was certified before is proved.

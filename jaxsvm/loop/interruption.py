@@ -15,7 +15,6 @@ an estimator's `fit` (`estimating`), the estimator keeps what is certified, and 
 """
 
 import contextvars
-import dataclasses
 import functools
 import math
 import os
@@ -132,20 +131,6 @@ def run_passes(
             return
         except KeyboardInterrupt:
             stop.note()
-
-
-@dataclasses.dataclass(frozen=True)
-class Session:
-    """What may end a solve from outside."""
-
-    stop: Interruption  # the flag of Ctrl-C
-    deadline: float = math.inf  # time of the monotonic clock, in seconds, at which to stop; infinite for none
-    # called with the best certified `Fit`; it stops the solve by returning True. None for none
-    callback: Callable[[Any], Any] | None = None
-
-    def over(self) -> bool:
-        """Return whether to stop: Ctrl-C came or the time is up."""
-        return self.stop.seen or time.monotonic() > self.deadline
 
 
 @contextmanager

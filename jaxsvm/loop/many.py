@@ -43,12 +43,9 @@ from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set_block import double_steps, ends, ends_of_groups, pair_steps, sides
 
-ROUNDING_OF_ZERO = 1e-12
-"""A violation, or a gap where the optimum is 0, up to which it counts as 0."""
-MOST_SETS = 1000
-"""Working sets after which the driver continues."""
-MOST_STEPS_OF_NU = 10_000_000
-"""Pair steps after which a nu machine, which the driver does not continue, ends."""
+ROUNDING_OF_ZERO = 1e-12  # a violation, or a gap where the optimum is 0, up to which it counts as 0
+MOST_SETS = 1000  # working sets after which the driver continues
+MOST_STEPS_OF_NU = 10_000_000  # pair steps after which a nu machine, which the driver does not continue, ends
 
 
 def solve_whole(round: Callable[..., Any], state: Any, limit: Array | int, excess: Array) -> tuple[Any, Array, Array]:
@@ -320,7 +317,7 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
     steps_of = functools.partial(pair_steps, groups=problem.groups) if problem.free_bias else double_steps
 
-    # A violation of 1e-7 tol is at the rounding of float64. A nu machine without a margin has no gap at any violation.
+    # a violation of 1e-7 tol is at the rounding of float64. A nu machine without a margin has no gap at any violation.
     least = 1e-7 if problem.groups is None else 1e-4
 
     def round(state: tuple[Array, Array, Array], left: Array) -> tuple[Any, Array, Array]:

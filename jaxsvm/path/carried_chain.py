@@ -57,10 +57,8 @@ from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set_block import carried, ends
 
-CHECK_EVERY = 32
-"""Pair steps between two computations of the gap."""
-NO_STEPS = np.zeros(4, np.int32)
-"""The work of a value that took none (`certified`)."""
+CHECK_EVERY = 32  # pair steps between two computations of the gap
+NO_STEPS = np.zeros(4, np.int32)  # the work of a value that took none (`certified`)
 
 
 class NextStart(NamedTuple):

@@ -36,8 +36,7 @@ from jaxsvm.screening.reference import screenable
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.contract import Solver
 
-ROUNDINGS = 16
-"""A fit that was rounded to its dtype proves no error below so many roundings."""
+ROUNDINGS = 16  # a fit that was rounded to its dtype proves no error below so many roundings
 
 
 @jax.tree_util.register_dataclass

@@ -19,10 +19,8 @@ from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, requ
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, start
 
-SIMPLEX = ("squared hinge", "ball")
-"""Kinds whose dual points lie on the simplex."""
-NEVER = 2**30
-"""A number of steps, or of certificates, that no fit reaches."""
+SIMPLEX = ("squared hinge", "ball")  # kinds whose dual points lie on the simplex
+NEVER = 2**30  # a number of steps, or of certificates, that no fit reaches
 
 CERTIFIED_GAP = "certified_gap"
 STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")

@@ -7,47 +7,32 @@ import dataclasses
 class Measured:
     """Numbers chosen by measurement."""
 
-    curvature_floor: float = 1e-12
-    """Smallest curvature that a step of dual variables divides by: LIBSVM's."""
+    curvature_floor: float = 1e-12  # smallest curvature that a step of dual variables divides by: LIBSVM's
+    # units of rounding below which a negative curvature shows that a kernel is not positive semidefinite
     curvature_roundings: int = 32
-    """Units of rounding below which a negative curvature shows that a kernel is not positive semidefinite."""
-    conjugate_gradient_steps: int = 500
-    """Cap of conjugate gradients on a system of Newton's."""
-    samples_at_once: int = 1024
-    """Up to so many samples Newton's first step takes all, above it half as many."""
-    pairs_per_step_of_a_polish: int = 32
-    """A polish by Newton of n samples takes as long as `n^2 / 32` pair steps."""
+    conjugate_gradient_steps: int = 500  # cap of conjugate gradients on a system of Newton's
+    samples_at_once: int = 1024  # up to so many samples Newton's first step takes all, above it half as many
+    pairs_per_step_of_a_polish: int = 32  # a polish by Newton of n samples takes as long as `n^2 / 32` pair steps
+    # a conjugate gradient step costs about as much as so many columns of a Cholesky factor
     columns_per_product: int = 128
-    """A conjugate gradient step costs about as much as so many columns of a Cholesky factor."""
-    passes_per_certificate: int = 5
-    """Passes of stochastic subgradients over the data between two certificates."""
-    steps_per_turn: int = 8
-    """Steps on a block between two tests of its violation."""
-    violation_left: float = 0.1
-    """Share of its violation at which a block with upper bounds ends."""
-    gradient_left: float = 0.05
-    """Share of its largest gradient at which a block without upper bounds ends."""
-    steps_per_member: int = 16
-    """Cap of the steps on a block, for each of its samples."""
+    passes_per_certificate: int = 5  # passes of stochastic subgradients over the data between two certificates
+    steps_per_turn: int = 8  # steps on a block between two tests of its violation
+    violation_left: float = 0.1  # share of its violation at which a block with upper bounds ends
+    gradient_left: float = 0.05  # share of its largest gradient at which a block without upper bounds ends
+    steps_per_member: int = 16  # cap of the steps on a block, for each of its samples
+    # largest share of the samples for which a screened problem is solved as a smaller one
     worthwhile_share: float = 0.5
-    """Largest share of the samples for which a screened problem is solved as a smaller one."""
-    most_features: int = 512
-    """Largest number of features that replace a kernel matrix."""
-    samples_of_a_feature: int = 12
-    """Smallest number of samples per feature."""
+    most_features: int = 512  # largest number of features that replace a kernel matrix
+    samples_of_a_feature: int = 12  # smallest number of samples per feature
+    # largest C times the mean diagonal of `K - Z Z'` at which no more features are added
     rest_of_features: float = 0.03
-    """Largest C times the mean diagonal of `K - Z Z'` at which no more features are added."""
-    largest_rest: float = 2.0
-    """The same, from which features are not used at all."""
+    largest_rest: float = 2.0  # the same, from which features are not used at all
+    # larger `C mean(K_ii)` do not decide on it: the values below gain, and the first one that features fail ends them
     scaled_C_of_features: float = 4000.0
-    """Larger `C mean(K_ii)` do not decide on it: the values below gain, and the first one that features fail ends them.
-    """
-    most_systems: int = 40
-    """Largest number of systems of one problem in the space of features."""
+    most_systems: int = 40  # largest number of systems of one problem in the space of features
+    # largest number of products with the kernel matrix for one value that is solved in the space of features
     most_products: int = 12
-    """Largest number of products with the kernel matrix for one value that is solved in the space of features."""
-    gap_of_a_product: float = 0.9
-    """Other steps take over if such a product leaves more than this share of the gap."""
+    gap_of_a_product: float = 0.9  # other steps take over if such a product leaves more than this share of the gap
 
 
 MEASURED = Measured()

@@ -20,8 +20,7 @@ from jaxsvm.solvers.box.interior_point import barrier_system, few_features
 from jaxsvm.solvers.contract import Finisher, HandOver, Solver, Traits, require_solves
 from jaxsvm.solvers.start import Origin, StartLike, resumed
 
-REACH = {"float32": 1e8, "float64": 1e13}
-"""The largest C, in units of the C that gives a single sample a margin of 1."""
+REACH = {"float32": 1e8, "float64": 1e13}  # the largest C, in units of the C that gives a single sample a margin of 1
 
 
 @jax.tree_util.register_dataclass

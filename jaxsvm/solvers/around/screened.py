@@ -22,8 +22,7 @@ from jaxsvm.solvers.contract import HandOver, Solver
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike
 
-SCREENABLE = ("box", "squared hinge")
-"""Kinds of problems that rules apply to."""
+SCREENABLE = ("box", "squared hinge")  # kinds of problems that rules apply to
 
 
 @checked

@@ -34,8 +34,7 @@ from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.features import feature_matrix, weighted_squares
 from jaxsvm.solvers.start import StartLike
 
-Solve = Callable[[Array], tuple[Array, Array, Array]]
-"""From r to `da`, `dv`, and the change of the margins."""
+Solve = Callable[[Array], tuple[Array, Array, Array]]  # from r to `da`, `dv`, and the change of the margins
 
 
 @jax.tree_util.register_dataclass

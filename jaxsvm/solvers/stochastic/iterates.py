@@ -28,8 +28,7 @@ from jaxsvm.runtime.arrays import Number
 from jaxsvm.runtime.loops import cond, fori_loop, once, while_loop
 from jaxsvm.solvers.features import Primal
 
-CHUNK = MEASURED.rows_per_tile
-"""Entries of a long sparse row at a time; shorter rows are padded to the longest."""
+CHUNK = MEASURED.rows_per_tile  # entries of a long sparse row at a time; shorter rows are padded to the longest
 
 
 class Draws(NamedTuple):
