@@ -214,9 +214,8 @@ def drive(
             due = NEVER if finisher is None else finisher.after * 2**turn.returns - int(progress.earlier)
             awaited = 0 if finisher is None or turn.returns else 2 * finisher.after
             following = partial(_following, problem, turn, may_change=options.may_change)
-            report = None if callback is None else shown
-            given = (options.provisional, due, awaited)
-            progress, following = run(problem, solver, progress, stop, report, following, *given)
+            report, provisional = None if callback is None else shown, options.provisional
+            progress, following = run(problem, solver, progress, stop, report, following, provisional, due, awaited)
             result = finish(solver, progress)
             result = trimmed(result if options.provisional else with_steps_alone(result, progress), n)
             # Rounded values of a definite kernel turned out indefinite: nothing that was certified before is proved.

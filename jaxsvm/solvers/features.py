@@ -4,6 +4,7 @@ Newton, the interior point method and stochastic subgradients use it for kernels
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -78,8 +79,8 @@ def weighted_squares(
 ) -> Float[Array, "dp dp"]:
     """Return `H' diag(weight) H`, `H = (X, more)`, tile by tile of rows; on a mesh of each device's, summed on all."""
     if spread is not None:
-        shares = [values.reshape(spread.parts, -1, *values.shape[1:]) for values in (x, more, weight)]
-        return spread.placed(jax.vmap(weighted_squares)(*shares).sum(axis=0))
+        x, more, weight = (values.reshape(spread.parts, -1, *values.shape[1:]) for values in (x, more, weight))
+        return spread.placed(jax.vmap(partial(weighted_squares, spread=None))(x, more, weight).sum(axis=0))
     n, tile = weight.shape[0], min(SIZES.largest_direct_system, weight.shape[0])
 
     def add(k: Any, total: Array) -> Array:
