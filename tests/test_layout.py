@@ -47,15 +47,15 @@ LINES = {
     "datasets": 2_133,
     "derivatives": 466,
     "designs": 2_349,
-    "estimators": 2_854,
+    "estimators": 2_853,
     "face": 317,
     "gram": 1_250,
     "kernels": 934,
-    "loop": 2_649,
+    "loop": 2_520,
     "model_selection": 1_017,
     "models": 1_740,
     "numerics": 1_488,
-    "path": 2_351,
+    "path": 2_309,
     "plots": 437,
     "points": 361,
     "problems": 3_247,
@@ -63,10 +63,10 @@ LINES = {
     "results": 608,
     "runtime": 1_148,
     "screening": 756,
-    "solvers": 5_904,
+    "solvers": 5_665,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1376, 202
+OWN_IMPORTS, FILES = 1363, 200
 """Lines that import from this library, and files."""
 
 
