@@ -85,15 +85,11 @@ class Job:
             "scale": options.scale, "kernel": kernel_to_dict(self.kernel), "solver": options.solver, "tol": options.tol,
         }  # fmt: skip
 
-    def complete(self, model: Model) -> Model:
-        """Return a model with what predictions of files need besides: labels, columns, scaling."""
-        return dataclasses.replace(model, classes=(-1, 1) if self.metric == "inside" else self.classes, **self.parts)
-
-    def score(self, solution: "Solution") -> float | None:
-        """Return the score of a solution on the samples held out; None if there are none."""
+    def score(self, model: Model) -> float | None:
+        """Return the score of a model on the samples held out; None if there are none."""
         if self.test is None:
             return None
-        predicted = np.asarray(predict(solution.model, self.test[0]))
+        predicted = np.asarray(predict(model, self.test[0]))
         if self.metric == "inside":
             return float(np.mean(predicted > 0))
         return score_of(predicted, self.test[1], self.classes)
@@ -249,27 +245,21 @@ def score_of(predicted: Any, y: np.ndarray, classes: tuple[Any, ...] | None) -> 
 class Solution(NamedTuple):
     """The solution at one C."""
 
-    C: float | None  # the penalty; None if nu stands in its place
-    statuses: tuple[Status, ...]  # how each decision function ended: a single one, or one per pair of classes
-    steps: int  # steps taken, in all
-    score: float | None  # its score on the training samples
+    row: dict[str, Any]  # the entries of the report
     model: Model  # the model, with all that predictions of files need
-    epsilon: float | None = None  # half the width of the tube that nu has found; None without nu
 
-    @property
-    def status(self) -> Status:
-        """Return the status of the first decision function that is not certified; CONVERGED if all are."""
-        return min(self.statuses, key=lambda status: status == Status.CONVERGED)
 
-    def row(self, job: Job) -> dict[str, Any]:
-        """Return the entries of the report."""
-        used = np.atleast_2d(np.asarray(self.model.coef).T).any(axis=0)  # of each sample, by any machine
-        return {
-            "C": self.C, "status": self.status.name, "certified": self.status == Status.CONVERGED,
-            **totals(self.model.certificate), "steps": self.steps, "support": int(used.sum()),
-            **({} if self.epsilon is None else {"epsilon": self.epsilon}),
-            f"train_{job.metric}": self.score, f"test_{job.metric}": job.score(self),
-        }  # fmt: skip
+def _solution(job: Job, C: float | None, statuses: Any, steps: Any, score: Any, model: Model, **more: Any) -> Solution:  # noqa: N803
+    """Return a solution; C is None if nu stands in its place, and steps are those of all decision functions."""
+    model = dataclasses.replace(model, classes=(-1, 1) if job.metric == "inside" else job.classes, **job.parts)
+    status = min(map(Status, statuses), key=lambda status: status == Status.CONVERGED)  # the first failure
+    used = np.atleast_2d(np.asarray(model.coef).T).any(axis=0)  # of each sample, by any decision function
+    row = {
+        "C": C, "status": status.name, "certified": status == Status.CONVERGED, **totals(model.certificate),
+        "steps": int(np.sum(steps)), "support": int(used.sum()), **more,
+        f"train_{job.metric}": None if score is None else float(score), f"test_{job.metric}": job.score(model),
+    }  # fmt: skip
+    return Solution(row, model)
 
 
 def solved(job: Job, Cs: list[float]) -> dict[int, Solution]:
@@ -298,9 +288,9 @@ def _of_one_problem(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -
         if job.classes is None:
             score = score_of(margins[: len(job.y)], job.y, None)  # of the upper side, whose sign is +1
         else:
-            score = float(np.average(is_right(margins, job.y), weights=job.weight))
-        statuses, model = (Status(int(fitted.status)),), job.complete(compact(fitted, problem))
-        solutions[place] = Solution(Cs[place], statuses, int(fitted.steps), score, model)
+            score = np.average(is_right(margins, job.y), weights=job.weight)
+        model = compact(fitted, problem)
+        solutions[place] = _solution(job, Cs[place], [int(fitted.status)], fitted.steps, score, model)
     return solutions
 
 
@@ -333,16 +323,11 @@ def _by_estimator(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -> 
         for place, C in until_halt(enumerate(Cs)):
             machines = estimator(job, C).fit(job.x, job.codes)
             score = np.mean(machines.predict(job.x) > 0) if one_class else machines.score(job.x, job.codes)
-            solutions[place] = solution = Solution(
-                C=None if one_class or not hasattr(machines, "C") else C,
-                statuses=machines._statuses,
-                steps=int(np.sum(machines.n_iter_)),
-                score=float(score),
-                model=job.complete(model_of(machines)),
-                epsilon=float(machines.epsilon_) if hasattr(machines, "epsilon_") else None,
-            )
+            found = {"epsilon": float(machines.epsilon_)} if hasattr(machines, "epsilon_") else {}
+            shown, steps, model = C if hasattr(machines, "C") else None, machines.n_iter_, model_of(machines)
+            solutions[place] = _solution(job, shown, machines._statuses, steps, score, model, **found)
             if bar is not None:
-                bar(advance=1, note=f"C {C:.4g}, gap {float(np.max(solution.model.certificate.relative_gap)):.2g}")
+                bar(advance=1, note=f"C {C:.4g}, gap {solutions[place].row['relative_gap']:.2g}")
     return solutions
 
 

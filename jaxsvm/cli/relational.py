@@ -70,7 +70,7 @@ def fit_join(
         "notes": join.notes, "sql": sql,
     }  # fmt: skip
     show(as_json, report)
-    finish([fitted.status], interrupts.seen)
+    finish([fitted.status.name], interrupts.seen)
 
 
 def _column(name: str, text: str) -> tuple[str, str]:

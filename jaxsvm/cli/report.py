@@ -120,9 +120,9 @@ def in_options(message: str) -> str:
     return re.sub(r"\(\w+=[^(),]*, (--[^()]*\))", r"(\1", " ".join(message.split()))
 
 
-def finish(statuses: Iterable[Any], interrupted: bool, complete: bool = True, dtype: str = "float64") -> None:
+def finish(statuses: Iterable[str], interrupted: bool, complete: bool = True, dtype: str = "float64") -> None:
     """Name on stderr what is not certified, and end the command with its exit code."""
-    failed = [Status(int(status)) for status in statuses if status != Status.CONVERGED]
+    failed = [Status[name] for name in statuses if name != Status.CONVERGED.name]
     if failed:
         hint = ADVICE.get(failed[0]) or advice(failed[0])
         hint += " Or take --dtype float64." if failed[0] == Status.STALLED and dtype == "float32" else ""

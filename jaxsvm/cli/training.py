@@ -51,9 +51,9 @@ def fit(
             raise KeyboardInterrupt if interrupts.came else short
         seconds = time.monotonic() - started
         out = _saved(job, C, solution, interrupts)
-        row = solution.row(job) | {"seconds": seconds}
-    show(options.as_json, {"command": "fit", **job.description(), **row, "out": out, "note": job.note})
-    finish(solution.statuses, interrupts.seen, dtype=options.dtype)
+    row = {**solution.row, "seconds": seconds, "out": out, "note": job.note}
+    show(options.as_json, {"command": "fit", **job.description(), **row})
+    finish([row["status"]], interrupts.seen, dtype=options.dtype)
 
 
 def _saved(job: Job, C: float, solution: Solution, interrupts: Interrupts) -> str | None:
@@ -126,7 +126,7 @@ def path(
         interrupts.armed = False
         if not solutions and interrupts.came:
             raise KeyboardInterrupt
-        rows = {at: solution.row(job) for at, solution in solutions.items()}
+        rows = {at: solution.row for at, solution in solutions.items()}
         if folded is not None:
             for at, row in rows.items():
                 row[f"cv_{job.metric}"] = float(folded.mean[at])
@@ -151,7 +151,7 @@ def path(
     show(options.as_json, report)
     complete = len(rows) == len(Cs) and (out is not None or options.out is None)
     complete &= folded is None or not np.isnan(folded.scores).any()
-    finish([solution.status for solution in solutions.values()], interrupts.came, complete, options.dtype)
+    finish([row["status"] for row in rows.values()], interrupts.came, complete, options.dtype)
 
 
 def _values(listed: str | None, low: float, high: float, count: int) -> list[float]:

@@ -238,11 +238,9 @@ def class_of(values: Any, machines: Machines) -> Any:
 
     Of pairs the class with the most votes, against the rest the one with the largest value; the first of equals.
     """
-    if is_concrete(values):
-        values = np.asarray(values)
-        return votes(values, machines.classes) if machines.by_pairs else values.argmax(axis=1)
-    best = votes(values, machines.classes) if machines.by_pairs else jnp.argmax(values, axis=1)
-    return jnp.where(jnp.isnan(values).any(axis=1), -1, best).astype(jnp.int32)
+    values = np.asarray(values) if is_concrete(values) else values
+    best = votes(values, machines.classes) if machines.by_pairs else values.argmax(axis=1)
+    return best if is_concrete(values) else jnp.where(jnp.isnan(values).any(axis=1), -1, best).astype(jnp.int32)
 
 
 def votes(decisions: Any, k: int) -> Int[Any, " m"]:
