@@ -42,7 +42,7 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_641,
+    "cli": 1_626,
     "coresets": 2_656,
     "datasets": 2_133,
     "derivatives": 466,
@@ -53,7 +53,7 @@ LINES = {
     "kernels": 934,
     "loop": 2_520,
     "model_selection": 1_017,
-    "models": 1_740,
+    "models": 1_738,
     "numerics": 1_488,
     "path": 2_309,
     "plots": 437,
