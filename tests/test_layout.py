@@ -42,7 +42,7 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_626,
+    "cli": 1_611,
     "coresets": 2_656,
     "datasets": 2_133,
     "derivatives": 466,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_665,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1363, 200
+OWN_IMPORTS, FILES = 1357, 199
 """Lines that import from this library, and files."""
 
 

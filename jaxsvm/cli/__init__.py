@@ -22,7 +22,7 @@ except MissingPackageError as error:
     raise SystemExit(2) from None  # as for any input that cannot be used
 
 # Each registers its commands, in the order of --help.
-from jaxsvm.cli import training, predict, info, coreset, relational  # noqa: F401, I001
+from jaxsvm.cli import training, models, coreset, relational  # noqa: F401, I001
 from jaxsvm.cli.app import app
 from jaxsvm.cli.report import Exit
 from jaxsvm.runtime.files import keep_programs_as_set

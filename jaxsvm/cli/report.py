@@ -111,13 +111,9 @@ def write(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Print an error as one line on stderr."""
-    typer.echo(f"jaxsvm: error: {printable(in_options(message))}", err=True)
-
-
-def in_options(message: str) -> str:
-    """Return an error in one line; where it names Python's argument and the option, the option is left."""
-    return re.sub(r"\(\w+=[^(),]*, (--[^()]*\))", r"(\1", " ".join(message.split()))
+    """Print an error as one line on stderr; where it names Python's argument and the option, the option is left."""
+    said = re.sub(r"\(\w+=[^(),]*, (--[^()]*\))", r"(\1", " ".join(message.split()))
+    typer.echo(f"jaxsvm: error: {printable(said)}", err=True)
 
 
 def finish(statuses: Iterable[str], interrupted: bool, complete: bool = True, dtype: str = "float64") -> None:

@@ -1,0 +1,187 @@
+"""The commands that read a model: `predict`, for labels and decision values of new points, and `info`; and `doctor`."""
+
+import csv
+import importlib.metadata
+import io
+import os
+import sys
+from itertools import combinations
+from typing import Annotated, Any, Literal
+
+import jax
+import numpy as np
+import typer
+
+import jaxsvm
+from jaxsvm.cli.app import command
+from jaxsvm.cli.job import score_of
+from jaxsvm.cli.options import Data, Drop, IndexBase, Json, Label, Text, listed, of_data, of_output, zero_based
+from jaxsvm.cli.report import check_writable, printable, save, show, totals, write
+from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
+from jaxsvm.datasets import load
+from jaxsvm.errors import EXTRAS, require
+from jaxsvm.loop.interruption import workers
+from jaxsvm.models.description import kernel_to_dict
+from jaxsvm.models.libsvm import from_libsvm
+from jaxsvm.models.model import Model, decision_function, labels_of, load_model
+from jaxsvm.points.rows import is_sparse
+from jaxsvm.runtime.arrays import device_memory, memory
+
+
+@command("predict")
+def predict(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that fit or path wrote, or LIBSVM's.")],
+    data: Data,
+    label: Label = None,
+    unlabelled: Annotated[bool, of_data("--unlabelled", help="DATA has no labels: all columns are features.")] = False,
+    drop: Drop = None,
+    index_base: IndexBase = "auto",
+    decimal: Annotated[Literal[".", ","] | None, of_data(help="The decimal mark (default: as in training).")] = None,
+    part: Annotated[Literal["train", "test"], of_data(help="Part of an npz file.")] = "train",
+    out: Annotated[
+        Text, of_output(help="CSV file to write to: label, decisions, probabilities.", metavar="FILE")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict labels of new points, one a line; if DATA has labels, report the score.
+
+    Named columns are put in the order of the training file; labels are read from the column where it had them.
+
+    A table with just the model's columns, or an npz file without y, has none.
+
+    What training did to columns (--drop, --impute, --one-hot) is done again.
+    """
+    need = f"--label is {label!r}, and --unlabelled says that there are no labels: give one of the two."
+    require(label is None or not unlabelled, need)
+    check_writable(out, data, model)
+    with jax.enable_x64(True):  # the model's own dtype is kept, whatever it is
+        loaded = libsvm_model(model, data, index_base) if is_libsvm(model) else load_model(model)
+        dataset = new_points(loaded, data, label, unlabelled, part, index_base, decimal, tuple(listed(drop)))
+        values = np.asarray(decision_function(loaded, dataset.x))
+        predicted = labels_of(loaded, values)
+    labels, classes, chances = predicted.tolist(), loaded.classes, _probabilities(loaded, values)
+    score = None if dataset.y is None else score_of(predicted, dataset.y, classes)
+    metric = "r2" if classes is None else "accuracy"
+    if out is not None:
+        save(out, _table(labels, values, classes, chances))
+    if as_json:
+        report = {"command": "predict", "model": model, "data": data, "n": len(labels), metric: score}
+        report |= {} if chances is None else {"probability": chances.tolist()}
+        report |= {"labels": labels, "decision": values.tolist(), "notes": list(dataset.notes), "out": out}
+        return show(True, report)
+    if out is None:
+        terminal = sys.stdout.isatty()
+        write("".join(f"{printable(str(label)) if terminal else label}\n" for label in labels))
+    unknown = "unknown (DATA has other labels)" if score is None else f"{score:.4f}"
+    said = f", {metric} {unknown}" if dataset.y is not None else "" if unlabelled else ", no labels in DATA"
+    typer.echo("\n".join(map(printable, [f"{len(labels)} points{said}", *dataset.notes])), err=True)
+    return None
+
+
+def _probabilities(model: Model, values: np.ndarray) -> np.ndarray | None:
+    """Return probabilities of the classes, `(m, k)`, of a model that was trained with --probability; else None."""
+    if model.sigmoids is None:
+        return None
+    from jaxsvm.estimators.probability import Sigmoid, coupled  # it imports scikit-learn
+
+    machines = zip(model.sigmoids, values.reshape(len(values), -1).T, strict=True)
+    p = np.stack([Sigmoid(*pair)(column) for pair, column in machines], axis=1)
+    k = len(model.classes or ())
+    return np.hstack([1 - p, p]) if k == 2 else coupled(p, k)
+
+
+def _table(labels: list[Any], values: np.ndarray, classes: Any, chances: np.ndarray | None) -> str:
+    """Return labels and decision values as CSV: of regression labels alone, of several classes a column a pair."""
+    names = [f"{i} | {j}" for i, j in combinations(classes or (), 2)] if len(classes or ()) != 2 else ["decision"]
+    columns = [*values.reshape(len(labels), -1).T[: len(names)], *(() if chances is None else chances.T)]
+    names += [] if chances is None else [f"P({label})" for label in classes]
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(["label", *names])
+    writer.writerows(zip(labels, *(map(repr, column.tolist()) for column in columns), strict=True))
+    return page.getvalue()
+
+
+@command("info")
+def info(
+    file: Annotated[str | None, typer.Argument(metavar="MODEL|DATA", help="A model or a data set.")] = None,
+    label: Label = None,
+    index_base: IndexBase = "auto",
+    as_json: Json = False,
+) -> None:
+    """Show what is in a model or a data set; without one what `doctor` shows."""
+    if file is None:
+        return doctor(as_json)
+    if _is_model(file):
+        with jax.enable_x64(True):
+            model = from_libsvm(file) if is_libsvm(file) else load_model(file)
+            report = {"model": file, **_describe_model(model)}
+    else:
+        report = {"data": file, **_describe_data(load(file, label=label, zero_based=zero_based(index_base)))}
+    return show(as_json, {"command": "info", **report})
+
+
+@command("doctor")
+def doctor(as_json: Json = False) -> None:
+    """Show devices, memory, versions and flags."""
+    config: Any = jax.config
+    packages = ["jaxlib", "numpy", *dict.fromkeys(package for package, _ in EXTRAS.values())]
+    show(as_json, {
+        "command": "doctor", "jaxsvm": jaxsvm.__version__, "jax": jax.__version__, "python": sys.version.split()[0],
+        "backend": jax.default_backend(), "devices": [str(device) for device in jax.devices()],
+        "compilation_cache": config.jax_compilation_cache_dir, "host_memory": memory(),
+        "device_memory": device_memory(), "cores": workers(), "processes": jax.process_count(),
+        **{package: _version(package) for package in packages},
+        "x64": config.jax_enable_x64, "matmul_precision": config.jax_default_matmul_precision or "default",
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", "not set"),
+    })  # fmt: skip
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _is_model(file: str) -> bool:
+    """Return whether the file looks like one that `Model.save` wrote, or LIBSVM."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            return "header" in stored.files
+    except Exception:  # if it is no archive, LIBSVM wrote it, or `load` says what is wrong with it
+        return is_libsvm(file)
+
+
+def _describe_model(model: Model) -> dict[str, Any]:
+    """Return a model's entries of the report."""
+    classes, layout, kernel, preparation = model.classes, model.layout, model.basis.kernel, model.preparation
+    described = {
+        "task": "regression" if classes is None else "classification",
+        "classes": None if classes is None else list(classes), "d": model.basis.columns,
+        "support": int(model.coef.shape[0]), "kernel": None if kernel is None else kernel_to_dict(kernel),
+        "dtype": str(model.coef.dtype), "scaled": model.scaling is not None,
+        "columns": None if model.columns is None else list(model.columns),
+        "label": None if layout is None else layout.label, "index_base": None if layout is None else layout.index_base,
+    }  # fmt: skip
+    if preparation is not None:
+        columns = preparation.columns
+        described |= {
+            "columns_of_the_file": [str(column.key) for column in columns],
+            "dropped": list(preparation.dropped),
+            "filled": {str(column.key): column.fill for column in columns if column.fill is not None},
+            "encoded": {str(column.key): list(column.categories) for column in columns if column.categories},
+        }
+    return described | totals(model.certificate)
+
+
+def _describe_data(dataset: Any) -> dict[str, Any]:
+    """Return a data set's entries of the report."""
+    n, d = dataset.x.shape
+    sparse, (present, counts) = is_sparse(dataset.x), np.unique(dataset.y, return_counts=True)
+    return {
+        "n": n, "d": d, "sparse": sparse,
+        "density": float((dataset.x.nnz if sparse else np.count_nonzero(dataset.x)) / (n * d)),
+        "dtype": str(dataset.x.dtype), "n_labels": len(present),
+        "labels": {str(name): int(count) for name, count in zip(present.tolist()[:20], counts[:20], strict=True)},
+    }  # fmt: skip
