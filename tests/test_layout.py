@@ -42,7 +42,7 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_611,
+    "cli": 1_607,
     "coresets": 2_656,
     "datasets": 2_133,
     "derivatives": 466,
