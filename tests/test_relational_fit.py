@@ -237,14 +237,6 @@ def test_samples_are_uniform():
     assert abs(chi2 - cells) <= 5 * np.sqrt(2 * cells)
 
 
-def test_pegasos_on_samples():
-    join = join_of(PATH)
-    fit = relational.pegasos(join, 0.05, 0, steps=2000)
-    best = relational.fit(join, 0.05, engine="rows")
-    assert float(fit.certificate.primal) <= 1.02 * float(best.certificate.primal)
-    assert float(fit.certificate.dual) <= float(best.certificate.primal)
-
-
 def test_simplex_maximum():
     rng = np.random.default_rng(0)
     g, n = rng.normal(size=(12, 4)), rng.uniform(size=12)

@@ -11,7 +11,8 @@ the size of the tables only.
 """
 
 from jaxsvm.relational.descent.design import Design, JoinedRows, design
-from jaxsvm.relational.descent.fit import RelationalFit, fit, fit_path, pegasos
+from jaxsvm.relational.descent.fit import fit, fit_path
+from jaxsvm.relational.descent.fitted import RelationalFit
 from jaxsvm.relational.gradient.engine import (
     PseudoGradient,
     far_counts,
@@ -37,7 +38,6 @@ __all__ = [
     "from_ibis",
     "gradient_interval",
     "least_squares",
-    "pegasos",
     "pseudo_gradient",
     "sample",
     "squared_hinge",

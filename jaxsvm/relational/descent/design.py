@@ -73,29 +73,32 @@ class JoinedRows(Rows):
         X, codes, place = zip(*parts, strict=True)
         return JoinedRows(X, codes, place, self.first)
 
-    def _tables(self) -> Iterator[tuple[Array, Array, Array, slice]]:
-        """Yield the numbers of each table, its columns that are 1, its row of each row, and where its numbers are."""
-        for x, codes, place, first in zip(self.X, self.codes, self.place, self.first[:-1], strict=True):
-            yield x, codes, place, slice(first, first + x.shape[1])
+    def _tables(self) -> Iterator[tuple[Array, Array, Array, int, int]]:
+        """Yield the numbers of each table, its columns that are 1, its row of each row, its first and next column."""
+        yield from zip(self.X, self.codes, self.place, self.first[:-1], self.first[1:], strict=True)
 
     def dot(self, w: Float[Array, "d *k"]) -> Float[Array, "N *k"]:
         total = jnp.zeros((), jnp.result_type(self.dtype, w.dtype))
-        for x, codes, at, own in self._tables():
-            total = total + (matmul(x, w[own]) + w[codes].sum(axis=1))[at]
+        for x, codes, at, first, _ in self._tables():
+            score = matmul(x, w[first : first + x.shape[1]])
+            total = total + (score + w[codes].sum(axis=1) if codes.size else score)[at]
         return total
 
     def transposed_dot(self, v: Float[Array, "N *k"]) -> Float[Array, "d *k"]:
-        out = jnp.zeros((self.shape[1], *v.shape[1:]), jnp.result_type(self.dtype, v.dtype))
-        for x, codes, at, own in self._tables():
-            u = jax.ops.segment_sum(v, at, num_segments=len(x))
-            out = out.at[own].add(matmul(x.T, u)).at[codes].add(u[:, None])
-        return out
+        parts = []
+        for x, codes, at, first, end in self._tables():
+            u, begin = jax.ops.segment_sum(v, at, num_segments=len(x)), first + x.shape[1]
+            parts.append(matmul(x.T, u))
+            if codes.size:
+                parts.append(jnp.zeros((end - begin, *u.shape[1:]), u.dtype).at[codes - begin].add(u[:, None]))
+        return jnp.concatenate(parts)
 
     def rows(self, index: Int[Array, " t"]) -> Float[Array, "t d"]:
-        out = jnp.zeros((len(index), self.shape[1]), self.dtype)
-        for x, codes, at, own in self._tables():
-            out = out.at[:, own].set(x[at[index]]).at[jnp.arange(len(index))[:, None], codes[at[index]]].set(1)
-        return out
+        parts = []
+        for x, codes, at, first, end in self._tables():
+            levels = jnp.arange(first + x.shape[1], end, dtype=jnp.int32)
+            parts += [x[at[index]], (codes[at[index]][:, :, None] == levels).sum(axis=1, dtype=x.dtype)]
+        return jnp.concatenate(parts, axis=1)
 
     def squared(self) -> "JoinedRows":
         return dataclasses.replace(self, X=tuple(x**2 for x in self.X))

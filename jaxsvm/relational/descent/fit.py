@@ -18,7 +18,6 @@ Every result has D and P, `D <= F* <= F(beta) <= P`, from the same sums, with no
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -27,89 +26,22 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array
 
 from jaxsvm.designs.descent import Lane
 from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.errors import ConvergenceWarning, InputError, require_part, warn
 from jaxsvm.loop.interruption import watching
-from jaxsvm.relational.counting.tree import Sampler
+from jaxsvm.relational.descent.fitted import RelationalFit
 from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small, kind_for
 from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.gradient.far import Engine
-from jaxsvm.relational.schema.join import Join, generator, prepared
-from jaxsvm.relational.tables.columns import TableLike
-from jaxsvm.relational.tables.sql import decision_function, to_sql
-from jaxsvm.results.fit import Certificate, Status, StatusCode
+from jaxsvm.relational.schema.join import Join, prepared
+from jaxsvm.results.fit import Status, StatusCode
 from jaxsvm.results.judge import verdict
 from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
 
 METHODS = ("bundle", "paper")
 LOSSES = ("hinge", "squared_hinge")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class RelationalFit:
-    """A linear SVM over a join.
-
-    Attributes:
-        coef: Coefficients of the unscaled features, `(d,)`, in the order of `feature_names`.
-        intercept: The constant.
-        beta: Coefficients of the scaled features and of the constant, in the order of `join.feature_names`: the
-            argument of F.
-        certificate: Primal, dual and relative gap of F.
-        status: How the fit ended.
-        steps: Number of evaluations.
-        engine: The engine, and why it was chosen.
-        seconds: Duration of the fit.
-        history: `(k, 3)`: D, P and the estimate of F after each step; a step with a line search takes several
-            evaluations.
-        join: The scaled join.
-        descent: Its rows and planes: `init` of a fit at another lam goes on from them.
-        lam: The strength of the regulariser.
-        feature_names: Names of `coef`.
-        loss: "hinge" or "squared_hinge".
-    """
-
-    coef: np.ndarray
-    intercept: float
-    beta: np.ndarray
-    certificate: Certificate
-    status: StatusCode
-    steps: int
-    engine: str
-    seconds: float
-    history: np.ndarray
-    join: Join
-    descent: Descent
-    lam: float
-    feature_names: list[str]
-    loss: str = "hinge"
-
-    def to_sql(self, tables: dict[str, str] | None = None, score: str = "score") -> str:
-        """Write the query that scores every row of the join; see `jaxsvm.relational.tables.sql.to_sql`."""
-        return to_sql(self, tables, score)
-
-    def decision_function(self, rows: TableLike) -> np.ndarray:
-        """Return the scores of joined rows, `(k,)`; see `jaxsvm.relational.tables.sql.decision_function`."""
-        return decision_function(self, rows)
-
-    def predict(self, rows: TableLike) -> np.ndarray:
-        """Return the labels of joined rows, `(k,)`.
-
-        Raises:
-            InputError: On rows that `decision_function` refuses, or whose score is NaN: a number is missing.
-        """
-        scores = self.decision_function(rows)
-        unknown = np.isnan(scores)
-        if unknown.any():
-            raise InputError(f"rows has {unknown.sum()} row(s) without a number, the first is row {unknown.argmax()}.")
-        return self.join.classes[(scores >= 0).astype(int)]
-
-    def __repr__(self) -> str:
-        P, D, gap = (float(part) for part in self.certificate)
-        interval = f"F* in [{D:.6g}, {P:.6g}], gap {gap:.1e}"
-        return f"RelationalFit({self.status.name}, {interval}, {self.steps} evaluations, {self.engine})"
 
 
 @transfers
@@ -268,61 +200,6 @@ def result_of(join: Join, descent: Descent, lam: float, tol: float, why: str, st
         time.monotonic() - started, np.array(descent.history).reshape(-1, 3), join, descent, lam, names,
         "squared_hinge" if descent.lane.square else "hinge",
     )  # fmt: skip
-
-
-@transfers
-def pegasos(
-    join: Join,
-    lam: float,
-    key: Array | int,
-    *,
-    steps: int = 4000,
-    batch: int = 32,
-    scale: str = "none",
-    intercept: bool = True,
-    tol: float = 1e-3,
-) -> RelationalFit:
-    """Train by Pegasos on rows drawn from the join; the error of the optimisation is O(d log T / (lam T)) for any N.
-
-    Shalev-Shwartz, Singer, Srebro, Cotter, "Pegasos" (Mathematical Programming 2011), on draws of `sampling.py`. Its
-    cost does not depend on the join's size; it proves nothing on its own, so `engine` certifies its result.
-
-    Args:
-        join: The join.
-        lam: The strength of the regulariser in `mean hinge + lam |beta|^2`, > 0.
-        key: An integer, or a key of `jax.random`.
-        steps: Number of steps T; the result is the average of the second half.
-        batch: Rows a step.
-        scale: Scaling of numbers: "none", "max" or "standard"; `coef` is for unscaled numbers.
-        intercept: Whether there is a constant feature 1, regularised like the others.
-        tol: The relative gap up to which the status is CONVERGED. One point proves little from below, so the
-            certificate is wide; `fit` proves more.
-
-    Raises:
-        InputError: On arguments that cannot be used.
-    """
-    require_positive("lam", lam)
-    for name, value in (("steps", steps), ("batch", batch)):
-        require_whole(name, value, 1)
-    started, rng = time.monotonic(), generator(key)
-    join = prepared(join, scale, intercept)
-    sampler, beta, mean = Sampler(join.tree), np.zeros(join.d), np.zeros(join.d)
-    most, half = max((1 << 18) // batch, 1), steps // 2  # steps whose rows are drawn at a time
-    for begin in range(0, steps, most):
-        many = min(most, steps - begin)
-        rows = sampler.draw(many * batch, rng)
-        for k in range(many):
-            t, part = begin + k + 1, slice(k * batch, (k + 1) * batch)
-            x, y, _ = join.materialise([index[part] for index in rows])
-            wrong = y * (y * (x @ beta) < 1)
-            beta = (1 - 1 / t) * beta + x.T @ wrong / (2 * lam * t * batch)
-            mean = mean + (beta - mean) / (t - half) if t > half else beta
-    engine, why = engine_for(join)
-    descent = descent_of(Descent, join, Counted(join, engine), float(lam), False)
-    descent.lane.w = np.append(mean, 0.0)
-    descent.advance()
-    descent.taken = steps
-    return result_of(join, descent, float(lam), tol, f"pegasos on drawn rows, certified by {why}", started)
 
 
 def warn_of_uncertified(fits: list[RelationalFit]) -> None:

@@ -384,12 +384,9 @@ class PaperDescent(Descent):
             lane.raise_bound()
         self.record(estimate)
 
-    def start(self) -> None:
-        """Begin at 0."""
-
     def run(self) -> None:
-        """Take steps, then the choice of all points, whose own objective is P, and raise D."""
-        super().run()
+        """Take steps from 0, then the choice of all points, whose own objective is P, and raise D."""
+        run_passes(self, self.over, self.stop)
         if self.taken:
             if self.upper == np.inf:
                 self.upper, self.taken = self.evaluate(self.chosen), self.taken + 1

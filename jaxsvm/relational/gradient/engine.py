@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_part
 from jaxsvm.relational.counting.tree import Tree, masked
-from jaxsvm.relational.gradient.far import Engine, Far, Request, RowsEngine, keyed
+from jaxsvm.relational.gradient.far import Engine, Far, Request, keyed
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
@@ -29,15 +29,13 @@ from jaxsvm.runtime.arrays import require_finite_number, require_one_of, transfe
 
 
 class MergeEngine(Engine):
-    """Sorted merges over a tree that contracts to at most three nodes; exact."""
-
-    name = "merge"
+    """Sorted merges over a tree of at most three nodes; of one node each row is looked at. Exact."""
 
     def __init__(self, tree: Tree) -> None:
         """Contract the tree to at most three nodes, none with more than twice `auto_rows` rows."""
         small = tree.within(3, 2 * MEASURED.auto_rows)
         assert small is not None
-        self.tree = small
+        self.tree, self.name = small, "rows" if small.m == 1 else "merge"
         self.hub = int(np.argmax([len(small.neighbours(i)) for i in range(small.m)]))
         # The first neighbour makes fewer pairs with the hub; the other one is searched.
         self.near = sorted(small.neighbours(self.hub), key=lambda k: small.pairs(self.hub, k))
@@ -51,7 +49,11 @@ class MergeEngine(Engine):
         tree, hub, tau, squared, ramp = self.tree, self.hub, request.tau, request.squared, request.ramp
         weight = masked(tree, sign)
         if tree.m == 1:
-            return RowsEngine(tree).count(sign, s, request)
+            slack = tau - s[0]
+            far = weight[0] * (slack >= 0)
+            room = far * slack
+            smooth = weight[0] * np.clip(slack / (2 * ramp) + 0.5, 0, 1) if ramp else far
+            return [smooth], None if ramp else [room], float(room.sum()), float(room @ slack)
         out, rooms = ([np.zeros(len(w)) for w in weight] for _ in range(2))
         first, last = self.near[0], self.near[-1]
         # The last neighbour's rows of this label by key and score; complex numbers sort and search by both.
@@ -145,13 +147,7 @@ class PseudoGradient(NamedTuple):
 
 
 def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tuple[Any, str]:
-    """Return an engine for a join, and the reason of the choice.
-
-    Args:
-        join: The join.
-        engine: "rows" (exact, all rows), "merge" (exact, pairs), "grid", "sketch", or "auto": the first of "rows",
-            "merge" and "grid" that is cheap; or an engine, which is returned.
-        eps: The accuracy of the sketch's counts.
+    """Return an engine for a join, and the reason: "auto" takes the first of rows, merge and grid that is cheap.
 
     Raises:
         InputError: On what is no join or no engine, or a join that is too large for an exact engine.
@@ -174,7 +170,9 @@ def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tu
     if engine == "rows" or (engine == "auto" and size <= limit):
         if size > 64 * limit:
             raise InputError(f"engine is 'rows': the join has {size:.3g} rows, more than {64 * limit}; take 'auto'.")
-        return RowsEngine(tree), f"rows: the join has {size:,.0f} rows, each looked at, exact"
+        rows = tree.within(1, np.inf)
+        assert rows is not None
+        return MergeEngine(rows), f"rows: the join has {size:,.0f} rows, each looked at, exact"
     if engine == "sketch":
         return SketchEngine(tree, eps), f"sketch: counts within a factor {1 + eps:g} for {size:.3g} rows"
     grid = GridEngine(tree)

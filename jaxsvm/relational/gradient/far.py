@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsvm.relational.counting.tree import Tree, masked
+from jaxsvm.relational.counting.tree import Tree
 
 Scores = tuple[list[np.ndarray], list[np.ndarray]]
 
@@ -61,9 +61,8 @@ class Engine:
     ) -> tuple[list[np.ndarray], list[np.ndarray] | None, float, float]:
         """Count the far rows of a label (sign 0 for +1, 1 for -1) from the scores of each node's rows, `(n_i,)` each.
 
-        Returns:
-            For each node the far rows through each of its rows and the sums of their slacks (None unless asked for),
-            `(n_i,)` each; the sum of all slacks; the sum of their squares (arbitrary unless asked for).
+        Return for each node the far rows through each of its rows and the sums of their slacks (None unless asked for),
+        `(n_i,)` each; the sum of all slacks; the sum of their squares (arbitrary unless asked for).
         """
         raise NotImplementedError
 
@@ -89,26 +88,6 @@ def _of_tables(tree: Tree, tables: list[np.ndarray], values: list[np.ndarray]) -
         for t, rows in member.items():
             out[t] = np.bincount(rows, value, minlength=len(tables[t]))
     return out
-
-
-class RowsEngine(Engine):
-    """The join as row numbers of its tables: O(m N) per call, exact, no feature is copied."""
-
-    name = "rows"
-
-    def __init__(self, tree: Tree) -> None:
-        """Contract the tree to one node."""
-        contracted = tree.within(1, np.inf)
-        assert contracted is not None
-        self.tree = contracted
-
-    def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
-        """Count the far rows of one label; slacks per row are not available with a ramp."""
-        weight, slack, ramp = masked(self.tree, sign)[0], request.tau - s[0], request.ramp
-        far = weight * (slack >= 0)
-        room = far * slack
-        smooth = weight * np.clip(slack / (2 * ramp) + 0.5, 0, 1) if ramp else far
-        return [smooth], None if ramp else [room], float(room.sum()), float(room @ slack)
 
 
 def keyed(key: np.ndarray, value: np.ndarray) -> np.ndarray:

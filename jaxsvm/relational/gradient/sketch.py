@@ -90,12 +90,7 @@ class SketchEngine(Engine):
     threads = 2  # NumPy releases the interpreter while it sorts
 
     def __init__(self, tree: Tree, eps: float) -> None:
-        """Plan the program: exact sizes of all groups, and the accuracy of one compression.
-
-        Args:
-            tree: The join tree; a simplified one costs less.
-            eps: The relative accuracy of counts, in (0, 1].
-        """
+        """Plan the program: exact sizes of all groups, and the accuracy of one compression for that of counts, eps."""
         if not 0 < eps <= 1:
             raise InputError(f"eps is {eps}: the relative accuracy of counts, above 0 and at most 1, is needed.")
         self.tree = tree

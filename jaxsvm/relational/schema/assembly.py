@@ -27,24 +27,10 @@ from jaxsvm.relational.tables.columns import (
     python_values,
     require_role,
 )
-from jaxsvm.relational.tables.keys import Roles
-from jaxsvm.relational.tables.pushdown import Plan, common_type, edge_name, losses, number_in, queries
+from jaxsvm.relational.tables.pushdown import Plan, Roles, common_type, edge_name, losses, number_in, queries
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-class Category(NamedTuple):
-    """The values of a categorical feature, each of which has its own coefficient."""
-
-    name: str  # name of its column
-    levels: pa.Array  # different values of the column, in order; the one for missing values, if there is one, is last
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the levels, `column=level` or `column IS NULL`."""
-        values = python_values(self.levels)
-        return [f"{self.name} IS NULL" if value is None else f"{self.name}={value}" for value in values]
 
 
 class Block(NamedTuple):
@@ -56,12 +42,12 @@ class Block(NamedTuple):
     scale: np.ndarray  # the number each was divided by then, `(p,)`
     fill: np.ndarray  # the number that replaces a missing one, `(p,)`; NaN if missing numbers are refused
     codes: np.ndarray  # which indicators are 1, one of each category, int32 `(n_i, c)`
-    categories: list[Category]
+    categories: dict[str, pa.Array]  # by column its different values, in order; the missing one, if any, is last
 
     @property
     def d(self) -> int:
         """Return the number of coefficients."""
-        return len(self.names) + sum(len(category.levels) for category in self.categories)
+        return len(self.names) + sum(map(len, self.categories.values()))
 
     def product(self, beta: np.ndarray) -> np.ndarray:
         """Return the score of each row, `(n_i,)`."""
@@ -97,12 +83,8 @@ def block_of(
     categorical: Container[str],
     missing: str,
 ) -> Block:
-    """Make the features of a table from their columns by name, and the multiplicities of its rows, `(n,)`.
-
-    Raises:
-        InputError: On missing values that are refused, and infinite numbers.
-    """
-    columns, names, fills, codes, categories = [], [], [], [], []
+    """Make the features of a table from their columns by name, and the multiplicities of its rows, `(n,)`."""
+    columns, names, fills, codes, categories = [], [], [], [], {}
     for name, (kind, given) in parts.items():
         where, number = f"{table}.{name}", kind.kind in NUMBERS and name not in categorical
         array = present(given)
@@ -114,8 +96,8 @@ def block_of(
             )
         if not number:
             known, code = levels_of(array)
-            codes.append(code + sum(len(category.levels) for category in categories))
-            categories.append(Category(name, known))
+            codes.append(code + sum(map(len, categories.values())))
+            categories[name] = known
             continue
         values, fill = numbers(array, where), np.nan
         if np.isinf(values).any():
@@ -135,12 +117,7 @@ def assembled(
 ) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarray], list[str], dict[str, str]]:
     """Drop rows that join with nothing, merge equal rows, make features of columns and signs of labels.
 
-    Returns:
-        `tree`, `blocks`, `classes`, `rows`, `notes` and `casts` of a `Join`.
-
-    Raises:
-        InputError: On a cyclic join, one without rows or with one label, keys of different kinds, and columns that are
-            no features.
+    Return `tree`, `blocks`, `classes`, `rows`, `notes` and `casts` of a `Join`.
     """
     check_types(plan.columns, plan.roles)
     names, hub = list(plan.sources), list(plan.sources).index(plan.roles.label[0])
@@ -188,7 +165,7 @@ def assembled(
 
 
 def _integers(name: str, table: Table, wanted: str) -> np.ndarray:
-    return column(name, table, wanted).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers(column(name, table, wanted), name).astype(np.int64)
 
 
 def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> None:
@@ -255,16 +232,10 @@ def cyclic_core(tables: Sequence[frozenset[str]]) -> list[int]:
 
 
 def join_tree(names: Sequence[str], tables: Sequence[frozenset[str]], label: int) -> list[tuple[int, int]]:
-    """Return the edges of a join tree.
+    """Return the edges of a join tree, `m - 1` pairs of tables; the table with the label is a good hub.
 
-    The table with the label is a good hub.
-
-    Returns:
-        `m - 1` pairs of tables. Among trees of maximum weight, one of small degrees: a node's messages cost a product
-        for each neighbour beyond the second.
-
-    Raises:
-        InputError: On a cyclic join, naming its core.
+    Among trees of maximum weight, one of small degrees: a node's messages cost a product for each neighbour beyond the
+    second.
     """
     core = cyclic_core(tables)
     if core:

@@ -25,9 +25,8 @@ from jaxtyping import Array
 from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.counting import tree as counting
 from jaxsvm.relational.schema.assembly import assembled, check_types
-from jaxsvm.relational.tables.columns import Table, column, declared, opened
-from jaxsvm.relational.tables.keys import Keys, Request, roles_in
-from jaxsvm.relational.tables.pushdown import Ask, Plan, asking, in_memory, quoted, refusing
+from jaxsvm.relational.tables.columns import Table, column, declared, opened, python_values
+from jaxsvm.relational.tables.pushdown import Ask, Keys, Plan, Request, asking, in_memory, quoted, refusing, roles_in
 from jaxsvm.runtime.arrays import checked, require_one_of, require_positive, require_whole
 
 if TYPE_CHECKING:
@@ -141,23 +140,16 @@ class Join:
         check_types(columns, roles)  # before DuckDB meets a type that it does not have
         with in_memory(held) as ask:
             sources = dict(zip(given, held, strict=True))
-            self._assemble(Plan(ask, sources, columns, roles, own=True), named, {})
+            self.assemble(Plan(ask, sources, columns, roles, own=True), named, {})
         self.casts = {}  # whoever asks for a query has tables of other types
 
-    def _assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
+    def assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
         """Set the attributes: `named` are the columns of each table, `sources` what `to_sql` reads."""
         self.names, self.keys, self.sources = list(plan.sources), plan.roles.keys, sources
         self.named = list(named.values())
         self.tree, self.blocks, self.classes, self.rows, self.notes, self.casts = assembled(plan)
         if not np.isfinite(float(self.size)):
             raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
-
-    @classmethod
-    def of_plan(cls, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> Join:
-        """Make a join of tables in a database; `named` are the columns of each table, `sources` what `to_sql` reads."""
-        join = object.__new__(cls)
-        join._assemble(plan, named, sources)
-        return join
 
     @property
     def d(self) -> int:
@@ -210,7 +202,9 @@ class Join:
         names = []
         for table, block in zip(self.names, self.blocks, strict=True):
             names += ["(intercept)" if name is None else f"{table}.{name}" for name in block.names]
-            names += [f"{table}.{name}" for c in block.categories for name in c.names]
+            for name, levels in block.categories.items():
+                values = python_values(levels)
+                names += [f"{table}.{name}{' IS NULL' if value is None else f'={value}'}" for value in values]
         return names
 
     def materialise(self, rows: list[np.ndarray] | None = None) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
@@ -477,4 +471,6 @@ def _from_queries(
             raise InputError(f"table {name} has two columns {twice[0]}: give them different names.")
         columns[name] = {c: declared(kind, f"t.{quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
     named = {name: list(of_table) for name, of_table in columns.items()}
-    return Join.of_plan(Plan(ask, sources, columns, roles_in(named, asked, alike)), named, given)
+    join = object.__new__(Join)
+    join.assemble(Plan(ask, sources, columns, roles_in(named, asked, alike)), named, given)
+    return join

@@ -20,6 +20,7 @@ ENUM is ordered by its definition and equal by its text, so two orders of one ke
 from __future__ import annotations
 
 import datetime
+import glob
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -133,8 +134,6 @@ def comparison_type(types: Sequence[Declared], columns: str) -> str | None:
         digits, scale = max(t.digits for t in numbers), max(t.scale for t in numbers)
         if not all(t.digits or t.scale for t in numbers):
             return "NUMERIC"  # PostgreSQL's, without a limit
-        if digits <= 19 and all(t.integer for t in numbers):
-            return "BIGINT"
         if digits + scale <= 38:
             return f"DECIMAL(38, {scale})"
         if not scale:
@@ -195,20 +194,19 @@ def opened(where: str, table: Any) -> Table:
 
 
 def _opened_file(where: str, path: str) -> Any:
-    """Read a Parquet or CSV file as an Arrow table."""
-    if not os.path.exists(path):
-        raise InputError(f"{where} is {path!r}: there is no such file.")
-    csv, parquet = (require_package(f"pyarrow.{kind}", "reading files of tables") for kind in ("csv", "parquet"))
-    kind = path.lower().removesuffix(".gz")
+    """Read a Parquet or CSV file as an Arrow table, as DuckDB does."""
+    duckdb, kind = require_package("duckdb", "reading files of tables"), path.lower().removesuffix(".gz")
+    if not os.path.exists(path) or not kind.endswith((".parquet", ".pq", ".csv", ".txt")):
+        raise InputError(f"{where} is {path!r}: a .parquet or .csv file that exists is needed.")
+    parquet = kind.endswith((".parquet", ".pq"))
+    csv = "read_csv(?, delim = ',', header = true, nullstr = ['', 'NA', 'NaN', 'NULL'])"
     try:
-        if kind.endswith((".parquet", ".pq")):
-            return parquet.read_table(path)
-        if kind.endswith((".csv", ".txt")):
-            options = csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA", "NaN", "NULL"])
-            return csv.read_csv(path, convert_options=options)
-    except (ValueError, OSError) as error:
+        with duckdb.connect() as connection:
+            return connection.sql(
+                f"FROM {'read_parquet(?)' if parquet else csv}", params=[glob.escape(path)]
+            ).to_arrow_table()
+    except duckdb.Error as error:
         raise InputError(f"{where}, the file {path!r}, cannot be read: {error}") from None
-    raise InputError(f"{where} is {path!r}: a .parquet or .csv file is needed.")
 
 
 def column(name: str, table: Table, wanted: str) -> pa.Array:
