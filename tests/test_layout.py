@@ -59,7 +59,7 @@ LINES = {
     "plots": 437,
     "points": 361,
     "problems": 3_247,
-    "relational": 3_837,
+    "relational": 3_692,
     "results": 608,
     "runtime": 1_148,
     "screening": 756,
