@@ -105,12 +105,14 @@ def spread_over(gram: Any, spread: Spread) -> SpreadGram:
     n = gram.n
     share = -(-n // spread.parts)
     share = size_class(share) if share <= ROWS_OF_A_DEVICE else -(-share // ROWS_OF_A_DEVICE) * ROWS_OF_A_DEVICE
-    size = n if n % spread.parts == 0 and not _is_here(gram.x) else share * spread.parts
+    here = not is_concrete(gram.x) or not isinstance(gram.x, jax.Array) or gram.x.is_fully_addressable
+    size = share * spread.parts if here or n % spread.parts else n
 
     def rows(values: Any) -> Any:
         return spread.along(lengthened(values, size), 0)
 
-    x, rest = rows(gram.x), spread.placed(dataclasses.replace(gram, **dict.fromkeys(_rows_of(gram))))
+    of_rows = [name for name in ("x", "K", "Z", "squares") if hasattr(gram, name)]
+    x, rest = rows(gram.x), spread.placed(dataclasses.replace(gram, **dict.fromkeys(of_rows)))
     if isinstance(gram, LowRankGram):
         return SpreadGram(dataclasses.replace(rest, x=x, Z=rows(gram.Z), spread=spread), n)
     if isinstance(gram, TiledGram):
@@ -121,11 +123,3 @@ def spread_over(gram: Any, spread: Spread) -> SpreadGram:
     else:  # computed where the points are
         K = dense_values(cast(Any, rest).kernel, x, gram.dtype, gram.near, spread)
     return SpreadGram(dataclasses.replace(rest, x=x, K=K, spread=spread), n)
-
-
-def _rows_of(gram: Any) -> list[str]:
-    return [name for name in ("x", "K", "Z", "squares") if hasattr(gram, name)]
-
-
-def _is_here(x: Any) -> bool:
-    return not is_concrete(x) or not isinstance(x, jax.Array) or x.is_fully_addressable

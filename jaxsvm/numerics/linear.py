@@ -142,7 +142,7 @@ def _eliminated(A: Array, floor: Any = None) -> Factor:
 
 
 def _panel(q: int) -> int:
-    return q if q <= MEASURED.size_of_a_single_panel else PANEL
+    return q if q <= PANEL * 3 // 2 else PANEL
 
 
 def _corner(A: Float[Array, "b b"], floor: Any) -> tuple[Float[Array, "b b"], Float[Array, "b b"]]:

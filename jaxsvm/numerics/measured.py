@@ -30,10 +30,5 @@ class Measured:
     padded_sizes: tuple[tuple[int, int, int], ...] = ((1024, 4, 64), (8192, 32, 32))
     """`(n, sizes, multiple)`: up to n samples, so many sizes between powers of two, multiples of the last number."""
 
-    @property
-    def size_of_a_single_panel(self) -> int:
-        """Return the size up to which a matrix is eliminated as one panel."""
-        return self.columns_per_panel * 3 // 2
-
 
 MEASURED = Measured()

@@ -232,11 +232,9 @@ def double(dtype: Any) -> Any:
 def widened(problem: _P) -> _P:
     """Convert the vectors of a problem to float64; of its Gram operator only the parts that cost nothing."""
     wide = double(problem.dtype)
-    changed = {
-        field.name: _wide_part(getattr(problem, field.name), wide)
-        for field in dataclasses.fields(problem)
-        if not field.metadata.get("static")
-    }
+    names = [field.name for field in dataclasses.fields(problem) if not field.metadata.get("static")]
+    parts = {name: getattr(problem, name) for name in names}  # of which Gram operators widen themselves
+    changed = {name: x.widened(wide) if hasattr(x, "widened") else cast(x, wide) for name, x in parts.items()}
     return dataclasses.replace(problem, **changed)
 
 
@@ -291,10 +289,6 @@ def rounding(n: int, dtype: Any) -> float:
     Sums are taken in at least 64 parts (vector lanes and tiles), each a random walk of at most n / 64 roundings.
     """
     return float(jnp.finfo(dtype).eps) * (1 + n**0.5 / PARTS_OF_A_SUM)
-
-
-def _wide_part(part: Any, dtype: Any) -> Any:
-    return part.widened(dtype) if hasattr(part, "widened") else cast(part, dtype)  # Gram operators widen themselves
 
 
 def _cast(leaf: Any, dtype: Any) -> Any:

@@ -215,16 +215,9 @@ def transposed_product(x: Any, v: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
     x = x.astype(v.dtype)
     if v.ndim > 1 or len(x) <= 64:  # of few rows neither way is slow or inexact
         return matmul(x.T, v)
-    return jax.lax.platform_dependent(x, v, cpu=_column_sums, default=_vector_product)
-
-
-def _column_sums(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Array, " d"]:
-    """Compute `x' v` on a CPU: twice as fast as the product, and 14 times as exact in float32 at n = 200,000."""
-    return (x * v[:, None]).sum(axis=0)
-
-
-def _vector_product(x: Float[Array, "n d"], v: Float[Array, " n"]) -> Float[Array, " d"]:
-    return matmul(v, x)
+    # On a CPU the sum is twice as fast as the product, and 14 times as exact in float32 at n = 200,000.
+    column_sums = lambda x, v: (x * v[:, None]).sum(axis=0)  # noqa: E731
+    return jax.lax.platform_dependent(x, v, cpu=column_sums, default=lambda x, v: matmul(v, x))
 
 
 def by_row_tiles(n: int, tile: int, rows: Callable[[Array], Array]) -> Array:

@@ -107,28 +107,18 @@ class StatusCode:
         return ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
 
 
-LIMITS: dict[str, tuple[int, str]] = {}
-"""Of each solver class its layer, and how to name a limit of its steps; of a wrapper around `solver` by `name`."""
-
-
-def limited(solver: Any) -> None:
-    """Register how a solver's class takes a larger number of steps: for `advice`, which sees names alone."""
-    if not hasattr(solver, "max_steps"):
-        return
-    made_by, own = getattr(solver, "made_by", None), vars(solver).get("max_steps")
-    field = "steps" if isinstance(getattr(solver, "max_steps", None), property) else "max_steps"
-    text = f"{solver.__name__}({field}=...)"
-    if made_by is not None:
-        text = f"{made_by}({{solver}})" if own is None else f"{made_by}({{name}}(), max_steps=...)"
-    LIMITS[solver.__name__] = getattr(solver, "layer", 0), text
-
-
-def _with_more_steps(names: list[str]) -> list[str]:
+def _with_more_steps(names: Any) -> list[str]:
     """Return configurations with more steps: of each solver, within the wrappers around it."""
     texts: list[str] = []
-    for layer, text in sorted(LIMITS[name] for name in names if name in LIMITS):
-        around = [text.format(solver=inner, name=inner.partition("(")[0]) for inner in texts]
-        texts = around if layer else [*texts, text]
+    for solver in sorted(_SOLVERS.values(), key=lambda solver: getattr(solver, "layer", 0)):
+        if solver.__name__ in names and hasattr(solver, "max_steps"):
+            if getattr(solver, "layer", 0) == 0:
+                field = "steps" if isinstance(solver.max_steps, property) else "max_steps"
+                texts.append(f"{solver.__name__}({field}=...)")
+            elif "max_steps" in vars(solver):  # its own
+                texts = [f"{solver.made_by}({inner.partition('(')[0]}(), max_steps=...)" for inner in texts]
+            else:
+                texts = [f"{solver.made_by}({inner})" for inner in texts]
     return texts
 
 
@@ -138,8 +128,8 @@ def advice(status: Status, fit: Any = None) -> str:
     x64 = jax.config.read("jax_enable_x64")  # without it NumPy's float64 becomes float32
     single = fit.margins.dtype != np.float64 if hasattr(fit, "margins") else not x64
     double = "" if x64 else ' (after jax.config.update("jax_enable_x64", True))'
-    names = [name for name in getattr(fit, "solvers", ()) if name in LIMITS] or ["InteriorPoint"]
-    larger = " or ".join(f"`fit(problem, {text})`" for text in _with_more_steps(names))
+    longer = _with_more_steps(getattr(fit, "solvers", ())) or ["InteriorPoint(max_steps=...)"]
+    larger = " or ".join(f"`fit(problem, {text})`" for text in longer)
     larger = f"{larger}; `max_passes=` of `designs.fit`" if not hasattr(fit, "solvers") else larger
     several = np.ndim(getattr(getattr(fit, "status", None), "code", 0)) > 0
     wide = f"float64 data{double} " if single else ""
@@ -241,14 +231,14 @@ class Answer(NamedTuple):
 
 BIT_OF_OTHERS = 18
 """The bit in `Counters.solvers` of solver classes without a name there, such as a user's own."""
-_NAMES: dict[int, str] = {}
+_SOLVERS: dict[int, Any] = {}
 
 
 def counted_by_name(solver: type) -> type:
     """Register a solver class under its unique `bit`, so that `Fit.solvers` can name it; return the class."""
-    if _NAMES.setdefault(solver.bit, solver.__name__) != solver.__name__:  # pyright: ignore[reportAttributeAccessIssue]
-        raise TypeError(f"{solver.__name__}.bit is that of {_NAMES[solver.bit]}.")  # pyright: ignore[reportAttributeAccessIssue]
-    limited(solver)
+    known = _SOLVERS.setdefault(vars(solver)["bit"], solver)
+    if known.__name__ != solver.__name__:
+        raise TypeError(f"{solver.__name__}.bit is that of {known.__name__}.")
     return solver
 
 
@@ -379,7 +369,8 @@ class Fit:
         `"another"` is a solver of the user's own. For lanes, the solvers of all of them; empty if no driver ran.
         """
         bits = int(np.bitwise_or.reduce(np.ravel(np.asarray(self.counters.solvers))))
-        return tuple(_NAMES.get(k, "another") for k in range(BIT_OF_OTHERS + 1) if bits >> k & 1)
+        bits_set = (k for k in range(BIT_OF_OTHERS + 1) if bits >> k & 1)
+        return tuple(_SOLVERS[k].__name__ if k in _SOLVERS else "another" for k in bits_set)
 
     @property
     def support(self) -> Int[np.ndarray, " s"]:
