@@ -5,7 +5,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -90,15 +89,15 @@ def keep_programs(directory: str | os.PathLike[str] | None = None, *, size: int 
     (`jax_compilation_cache_dir`) and holds for all programs of this process.
 
     Args:
-        directory: Where to store them; None: `jaxsvm/xla` in the user's cache folder (`$XDG_CACHE_HOME`, else
-            `~/.cache` or the system's equivalent).
+        directory: Where to store them; None: `jaxsvm/xla` in `$XDG_CACHE_HOME`, else in `~/.cache`.
         size: Bytes that the directory may hold, >= 0; 512 MiB are some thousand programs. If a call finds more, it
             deletes the programs that have gone unused for the longest time.
 
     Returns:
         The directory; None if it cannot be created, which costs time and nothing else.
     """
-    place = _cache_home() / "jaxsvm" / "xla" if directory is None else Path(directory)
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    place = Path(home, "jaxsvm", "xla") if directory is None else Path(directory)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -138,13 +137,3 @@ def _delete_unused(place: Path, size: int) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
         total -= entry_size
-
-
-def _cache_home() -> Path:
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"])
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", str(Path.home() / "AppData" / "Local")))
-    return Path.home() / ".cache"
