@@ -18,14 +18,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.gram.measured import MEASURED as SIZES
-from jaxsvm.numerics.precision import count, double, matmul, places_first
+from jaxsvm.numerics.precision import double, matmul, over_support
 from jaxsvm.points.rows import Points, Rows, dense_rows, product, transposed_product
-from jaxsvm.runtime.loops import while_loop
 
 LOSSES = ("hinge", "squared_hinge", "epsilon_insensitive")
 REACHES = (0.0, *(2.0**k for k in range(-1, 15)), float("inf"))
@@ -145,19 +143,14 @@ def fold_of(chunk: Chunk, folds: int) -> Int[Array, " k"]:
 
 def weighted_squares_of_few(x: Points, D: Float[Array, " k"]) -> Float[Array, "p p"]:
     """Return `sum_i D_i (x_i, 1) (x_i, 1)'`; rows of weight 0 cost nothing."""
-    size = min(SIZES.rows_per_wide_tile, len(D))
-    many, order = count(D != 0), jnp.pad(places_first(D != 0), (0, size))
+    zero = jnp.zeros((x.shape[1] + 1, x.shape[1] + 1), D.dtype)
 
-    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        k, total = carry
-        index = lax.dynamic_slice_in_dim(order, k * size, size)
-        weight = jnp.where(k * size + jnp.arange(size, dtype=jnp.int32) < many, D[index], 0)
+    def add(total: Array, index: Array, weight: Array) -> Array:
         rows = dense_rows(x, index).astype(D.dtype)
-        rows = jnp.concatenate([rows, jnp.ones((size, 1), D.dtype)], axis=1)
-        return k + 1, total + matmul((rows * weight[:, None]).T, rows)
+        rows = jnp.concatenate([rows, jnp.ones((len(index), 1), D.dtype)], axis=1)
+        return total + matmul((rows * weight[:, None]).T, rows)
 
-    start = (jnp.zeros((), jnp.int32), jnp.zeros((x.shape[1] + 1, x.shape[1] + 1), D.dtype))
-    return while_loop(lambda carry: carry[0] * size < many, add, start)[1]
+    return over_support(D, min(SIZES.rows_per_wide_tile, len(D)), add, zero)
 
 
 def _signs(y: Float[Array, "k 1"], lanes: Lanes) -> Float[Array, "k l"]:

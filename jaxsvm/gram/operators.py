@@ -17,10 +17,10 @@ from jaxsvm.errors import is_concrete
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.kernels import Kernel, Precomputed
-from jaxsvm.numerics.precision import count, diagonal, matmul, places_first
+from jaxsvm.numerics.precision import diagonal, matmul, over_support
 from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, taken, transposed_product
 from jaxsvm.runtime.arrays import in_a_line, lengthened, may_be_padded, on_device
-from jaxsvm.runtime.loops import fori_loop, while_loop
+from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.meshes import Spread
 
 AT_ONCE = 8 * MEASURED.rows_per_tile
@@ -217,7 +217,9 @@ class TiledGram(Gram):
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         if self.kernel.linear:
             return self.matvec(v)
-        return _support_matvec(self, v, min(self.tile, MEASURED.rows_per_tile))
+        v, tile = jnp.asarray(v), min(self.tile, MEASURED.rows_per_tile, self.n)
+        start = jnp.zeros((self.n,), jnp.result_type(self.dtype, v.dtype))
+        return over_support(v, tile, lambda total, index, some: total + matmul(some, self.rows(index)), start)
 
     def _diagonal(self, x: Array) -> Array:
         """Return `k(x_i, x_i)`; a linear kernel computes it in the operator's dtype, as its other entries."""
@@ -233,23 +235,6 @@ class TiledGram(Gram):
 @jax.jit
 def _squares(x: Array) -> Array:
     return (x * x).sum(axis=1)
-
-
-def _support_matvec(gram: Gram, v: Float[Array, " n"], tile: int) -> Float[Array, " n"]:
-    """Return `K @ v` from the rows of v's support (K is symmetric), a tile at a time; their number is traced."""
-    n, tile, v = gram.n, min(tile, gram.n), jnp.asarray(v)
-    active = v != 0
-    many, order = count(active), jnp.pad(places_first(active), (0, tile))
-    dtype = jnp.result_type(gram.dtype, v.dtype)
-
-    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        k, total = carry
-        index = lax.dynamic_slice(order, (k * tile,), (tile,))
-        inside = k * tile + jnp.arange(tile, dtype=jnp.int32) < many
-        return k + 1, total + matmul(jnp.where(inside, v[index], 0), gram.rows(index))
-
-    start = (jnp.zeros((), jnp.int32), jnp.zeros((n,), dtype))
-    return while_loop(lambda carry: carry[0] * tile < many, add, start)[1]
 
 
 @jax.tree_util.register_dataclass

@@ -91,25 +91,21 @@ def _solved(M: Float[Array, "p p"], right: Float[Array, " p"]) -> Float[Array, "
 
 
 class _Rows:
-    """Rows `(m, p)` and their products, in programs for a few numbers of rows."""
+    """Rows `(m, p)`, filled up with zeros to a power of two, and their products."""
 
     def __init__(self, X: np.ndarray):
-        """Fill the rows up with zeros to a power of two."""
         self.m = len(X)
         self.more = np.zeros(max(256, 1 << (self.m - 1).bit_length()) - self.m)
         with jax.enable_x64(True):
             self.X = jax.device_put(np.concatenate([X, np.zeros((len(self.more), X.shape[1]))]))
 
     def product(self, w: np.ndarray) -> np.ndarray:
-        """Return `X w`."""
         return self._computed(matmul, self.X, w)[: self.m]
 
     def transposed(self, v: np.ndarray) -> np.ndarray:
-        """Return `X'v`."""
         return self._computed(matmul, np.append(v, self.more), self.X)
 
     def squares(self, D: np.ndarray) -> np.ndarray:
-        """Return `X' diag(D) X`."""
         return self._computed(_squares, self.X, np.append(D, self.more))
 
     def _computed(self, function: Callable[..., Array], *factors: Any) -> np.ndarray:

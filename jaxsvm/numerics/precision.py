@@ -270,11 +270,8 @@ def split(values: _T, kept: _T) -> tuple[_T, _T]:
 
 def bits_of(tree: Any) -> Any:
     """Reinterpret floating leaves as uint32, float64 with another axis of 2, so that they can pass where x64 is off."""
-
-    def of(leaf: Any) -> Any:
-        return lax.bitcast_convert_type(leaf, jnp.uint32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    return jax.tree.map(of, tree)
+    bits = lambda leaf: lax.bitcast_convert_type(leaf, jnp.uint32)  # noqa: E731
+    return jax.tree.map(lambda leaf: bits(leaf) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, tree)
 
 
 def of_bits(tree: Any) -> Any:
@@ -332,6 +329,25 @@ def plus_diagonal(A: Float[Array, "n n"], d: Float[Array, " n"]) -> Float[Array,
     return A + jnp.eye(A.shape[0], dtype=A.dtype) * d[None, :]
 
 
+def over_support(
+    weights: Float[Array, " q"], size: int, add: Callable[[Array, Array, Array], Array], start: Array
+) -> Array:
+    """Repeat `total = add(total, index, weights[index])` for the weights that are not 0, `size` at a time.
+
+    The number of turns is traced. Indices beyond the last are arbitrary, with weights of 0.
+    """
+    used = weights != 0
+    many, order = count(used), jnp.pad(places_first(used), (0, size))
+
+    def turn(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        k, total = carry
+        index = lax.dynamic_slice(order, (k * size,), (size,))
+        inside = k * size + jnp.arange(size, dtype=jnp.int32) < many
+        return k + 1, add(total, index, jnp.where(inside, weights[index], 0))
+
+    return while_loop(lambda carry: carry[0] * size < many, turn, (jnp.zeros((), jnp.int32), start))[1]
+
+
 def weighted_rows(
     weights: Float[Array, " q"], rows: Float[Array, "m n"], index: Int[Array, " q"] | None = None
 ) -> Float[Array, " n"]:
@@ -340,21 +356,14 @@ def weighted_rows(
     Rows of a narrower dtype are widened in registers: 512 rows of 10,000 take 1.5 ms in float64, a `matmul` with its
     converted operand 3.9 ms, and one in float32 0.8 ms. `index` is the row of each weight; None: all rows in order.
     """
-    n, turn_size = rows.shape[1], MEASURED.terms_per_turn
-    used = weights != 0
-    many, order = count(used), jnp.pad(places_first(used), (0, turn_size))
 
-    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        k, total = carry
-        turn = lax.dynamic_slice(order, (k * turn_size,), (turn_size,))
-        some = jnp.where(k * turn_size + jnp.arange(turn_size, dtype=jnp.int32) < many, weights[turn], 0)
+    def add(total: Array, turn: Array, some: Array) -> Array:
         places = turn if index is None else index[turn]
-        for t in range(turn_size):  # one fused loop over n; for a matrix product XLA would widen the rows in memory
+        for t in range(len(turn)):  # one fused loop over n; for a matrix product XLA would widen the rows in memory
             total = total + some[t] * lax.dynamic_index_in_dim(rows, places[t], keepdims=False).astype(total.dtype)
-        return k + 1, total
+        return total
 
-    start = (jnp.zeros((), jnp.int32), jnp.zeros((n,), weights.dtype))
-    return while_loop(lambda carry: carry[0] * turn_size < many, add, start)[1]
+    return over_support(weights, MEASURED.terms_per_turn, add, jnp.zeros((rows.shape[1],), weights.dtype))
 
 
 XLA_SUMS_BY_LIBRARY_FROM = 4096

@@ -65,8 +65,7 @@ def top_k(values: Float[Array, " n"], k: int, spread: Spread | None) -> tuple[Fl
 def lowest(values: Float[Array, " n"]) -> Int[Array, ""]:
     """Return the lowest index of the smallest value of a short vector, by equality.
 
-    `jnp.argmin` of float64 values does not compile in a function whose caller has x64 off
-    (`jaxsvm.numerics.precision`).
+    `jnp.argmin` of float64 values does not compile in a function whose caller has x64 off.
     """
     places = jnp.arange(values.shape[0], dtype=jnp.int32)
     smallest_ones = (values == values.min()) | jnp.isnan(values)  # a NaN is the minimum, at its own place
@@ -74,13 +73,10 @@ def lowest(values: Float[Array, " n"]) -> Int[Array, ""]:
 
 
 def largest_packed(values: Float[Array, " q"]) -> Int[Array, ""]:
-    """Return the index of the largest value of a short vector in a single pass, up to a relative 2^-13 at q = 1,024.
+    """Return an index of the largest value of a short vector in a single pass, up to a relative 2^-13 at q = 1,024.
 
     Floating-point numbers are ordered as their bits read as integers (negative ones flipped). The last bits are
     replaced by the index, so that one fold finds both. No value is NaN; float64 values are compared as float32.
-
-    Returns:
-        An index in range, `()`, int32.
     """
     q = values.shape[0]
     index = jnp.arange(q, dtype=jnp.int32)
@@ -137,9 +133,6 @@ def _argmin_in_blocks(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int
 
 
 def _block_size(n: int) -> int:
-    """Return a divisor of n in 64 to 256, which leaves no tail, as close to sqrt(n) as possible; else 128.
-
-    Block sizes of 64 to 256 made no difference at n = 5,000 and 10,000.
-    """
+    """Return a divisor of n in 64 to 256, as close to sqrt(n) as possible, which leaves no tail; else 128."""
     divisors = [size for size in range(64, 257) if n % size == 0]
     return min(divisors, key=lambda size: abs(size - n**0.5), default=128)
