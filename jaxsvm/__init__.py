@@ -66,13 +66,7 @@ if TYPE_CHECKING:
 
 keep_programs_as_set("off")
 
-_MODULES = {
-    "coresets": "jaxsvm.coresets",
-    "designs": "jaxsvm.designs",
-    "estimators": "jaxsvm.estimators",
-    "plots": "jaxsvm.plots",
-    "relational": "jaxsvm.relational",
-}
+_MODULES = ("coresets", "designs", "estimators", "plots", "relational")
 _NAMES = {
     "BallSGD": "jaxsvm.solvers.stochastic.pegasos",
     "Pegasos": "jaxsvm.solvers.stochastic.pegasos",
@@ -93,7 +87,7 @@ for _module in (implicit, interchange, slack):  # `import jaxsvm.slack`: each li
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
+        return importlib.import_module(f"jaxsvm.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
     found = next((f": `jaxsvm.{room}.{name}` is meant" for room, names in _ROOMS.items() if name in names), "")

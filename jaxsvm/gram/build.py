@@ -121,14 +121,9 @@ def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
 
 
 def require_symmetric(name: str, K: np.ndarray) -> None:
-    """Refuse a kernel matrix that is not symmetric up to the rounding of its dtype.
+    """Refuse kernel values `(n, n)`, of NumPy, that are not finite, or not symmetric up to the rounding of their dtype.
 
-    Args:
-        name: The argument's name, for messages.
-        K: Kernel values, `(n, n)`, of NumPy: inside a user's jit JAX traces operations on concrete values too.
-
-    Raises:
-        InputError: On asymmetric values, with their largest difference; on values that are not finite.
+    (Inside a user's jit JAX traces operations on concrete values too.)
     """
     require_finite(name, K)
     worst, largest = float(np.abs(K - K.T).max(initial=0)), float(np.abs(K).max(initial=0))

@@ -16,16 +16,11 @@ from jaxsvm.numerics.selection import entries, entry
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SignedGram:
-    """The matrix `B_ij = y_i y_j (K_ij + offset)`. It stores no values of its own.
-
-    Attributes:
-        gram: The Gram operator of K.
-        y: Signs, `(n,)`; for `matvec` also `(n, L)`, one column per lane.
-        offset: 1.0 where the constant is one more feature of value 1, else 0.0; static.
-    """
+    """The matrix `B_ij = y_i y_j (K_ij + offset)`. It stores no values of its own."""
 
     gram: Gram
-    y: Float[Array, "n *L"]
+    y: Float[Array, "n *L"]  # signs; for `matvec` also one column a lane
+    # 1.0 where the constant is one more feature of value 1, else 0.0; static
     offset: float = dataclasses.field(metadata={"static": True})
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:

@@ -58,18 +58,11 @@ def squared_distances(
     same: Bool[Array, "n m"] | None = None,
     squares: tuple[Float[Array, " n"], Float[Array, " m"]] | None = None,
 ) -> Float[Array, "n m"]:
-    """Compute `sum_k w_k (x_k - z_k)^2` of every pair.
+    """Compute `sum_k w_k (x_k - z_k)^2` of every pair, for one weight or one a feature.
 
-    Args:
-        x: Points.
-        z: Other points.
-        weights: `w`, `()`, or one a feature, `(d,)`.
-        near: Whether all points are known to lie within `NEAR` widths of the origin; static.
-        same: Pairs of identical points, whose distances the caller does not need.
-        squares: `|x_i|^2` and `|z_j|^2`, if known.
-
-    Returns:
-        The distances. First and second derivatives are those of the formula, at coinciding points too.
+    `near`: all points are known to lie within `NEAR` widths of the origin. `same`: pairs of identical points, whose
+    distances the caller does not need. `squares`: `|x_i|^2` and `|z_j|^2`, if known. First and second derivatives are
+    those of the formula, at coinciding points too.
     """
 
     def differences() -> Array:

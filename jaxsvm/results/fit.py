@@ -205,27 +205,17 @@ class Certificate(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A solution in the numbers that the caller gets, with the certificate of exactly these numbers.
-
-    Attributes:
-        alpha, dual_coef, bias, R, margins: As in a `Fit`.
-        certificate: Primal of `dual_coef` and `bias`, dual of `alpha`, with an allowance for rounding.
-    """
+    """A solution in the numbers that the caller gets, as in a `Fit`, with the certificate of exactly these numbers."""
 
     alpha: Float[Array, "... n"]
     dual_coef: Float[Array, "... n"]
     bias: Float[Array, "..."]
     R: Float[Array, "..."]
     margins: Float[Array, "... n"]
-    certificate: Certificate
+    certificate: Certificate  # primal of `dual_coef` and `bias`, dual of `alpha`, with an allowance for rounding
 
     def fit(self, code: Any, counters: "Counters") -> "Fit":
-        """Build the fit with this solution.
-
-        Args:
-            code: How the fit ended, an integer `()`.
-            counters: The work done.
-        """
+        """Build the fit with this solution; `code` says how it ended."""
         return Fit(**self._asdict(), status=StatusCode(code), counters=counters)
 
 
