@@ -72,7 +72,7 @@ def cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return the titles and the cells of a table of rows, without columns that are empty or of truth values."""
     names = [name for name in rows[0] if any(not isinstance(row[name], bool | None) for row in rows)]
     lines = [["" if row[name] is None else shown(row[name]) for name in names] for row in rows]
-    return [name.replace("_", " ") for name in names], lines
+    return [printable(name).replace("_", " ") for name in names], lines
 
 
 def shown(value: Any) -> str:
