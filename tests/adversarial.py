@@ -50,9 +50,7 @@ MOST_MAPS = 25_000
 """Memory maps of this process after which compiled programs are dropped: Linux grants 65,530."""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Solvers: which problems they take, and how they are made
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Solvers: which problems they take, and how they are made ---
 
 REGULARIZED, ANY = ("regularized", "none"), ("regularized", "none", "free")
 
@@ -185,9 +183,7 @@ HARDEST = (
 NAMES = (*SOLVERS, *(name for name, _ in HARDEST))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Forms: what is compiled
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Forms: what is compiled ---
 
 KERNELS = (
     "linear", "linear", "linear", "rbf", "rbf", "laplacian", "poly2", "poly3", "sigmoid", "rbf+linear", "rbf*poly2",
@@ -238,9 +234,7 @@ def form_of(index: int, seed: int = 0) -> Form:
     return dataclasses.replace(form, **small, **HARDEST[place][1], held="dense", sparse=False)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Trials: what is drawn
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Trials: what is drawn ---
 
 
 @dataclasses.dataclass(frozen=True)
@@ -523,9 +517,7 @@ def hostile_trial(number: int, seed: int = 0) -> Trial:
     return Trial(f"hostile {number}/{seed}", form, x, spec, y, weight, values, 1e-3, notes=f"hostile: {what}")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Running one, and handing it to the judge
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Running one, and handing it to the judge ---
 
 
 def kernel_of(spec: tuple, kernels: Any) -> Any:
@@ -853,9 +845,7 @@ def drop_programs() -> None:
         jax.clear_caches()
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What is printed
-# ----------------------------------------------------------------------------------------------------------------------
+# --- What is printed ---
 
 STATUSES = (
     "CONVERGED", "STALLED", "MAX_STEPS", "NOT_FINITE", "NOT_PSD", "INFEASIBLE", "INTERRUPTED", "UNCERTIFIED", "FULL",

@@ -33,10 +33,8 @@ CLEARLY = 1e3
 """An eigenvalue below `-CLEARLY eps n max |K|` is no rounding."""
 
 
-# ----------------------------------------------------------------------------------------------------------------------
 # Kernels: ("linear",), ("rbf", gamma), ("laplacian", gamma), ("poly", degree, gamma, coef0), ("sigmoid", gamma, coef0),
 # ("sum", a, b), ("product", a, b), ("scaled", factor, a)
-# ----------------------------------------------------------------------------------------------------------------------
 
 
 class Entries(NamedTuple):
@@ -101,9 +99,7 @@ def unit(dtype: Any) -> float:
     return float(np.finfo(dtype).eps) / 2
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Grounds
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Grounds ---
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,9 +157,7 @@ def points_ground(spec: tuple, x: np.ndarray, dtype: Any) -> Ground:
     return Ground("points", K=entries.K, error=entries.error, moves=True)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What is judged
-# ----------------------------------------------------------------------------------------------------------------------
+# --- What is judged ---
 
 
 @dataclasses.dataclass(frozen=True)
@@ -490,9 +484,7 @@ def squared_distances(ground: Ground, weights: np.ndarray) -> tuple[np.ndarray, 
     return squared, OWN * (abs(ground.diagonal()) + 2 * size + weights @ size)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What else makes a lie of CONVERGED
-# ----------------------------------------------------------------------------------------------------------------------
+# --- What else makes a lie of CONVERGED ---
 
 
 def indefinite(facts: Facts) -> str:

@@ -27,9 +27,7 @@ from scipy.spatial.distance import cdist
 
 LONG = np.longdouble
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Kernels
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Kernels ---
 
 
 def linear(x, z):
@@ -68,9 +66,7 @@ def kernel_matrix(name, x, z=None, **params):
     return (k + k.T) / 2
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Exact solution of the squared-hinge simplex dual
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Exact solution of the squared-hinge simplex dual ---
 
 
 @dataclass(frozen=True)
@@ -303,9 +299,7 @@ def solve_svm(K, y, C, weight=None, bias=True):
     return Solution(alpha, float(1 / total), float(total / 2), coef, b, support, gap, dual.solves)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Certificates, from the definitions
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Certificates, from the definitions ---
 
 
 def svm_primal(K, y, C, dual_coef, bias=0.0, weight=None):
@@ -369,9 +363,7 @@ def diam2(Kt):
     return float((d[:, None] + d[None, :] - 2 * Kt).max())
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Reference iterations (docs/mathematics.md, Steps on the simplex)
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Reference iterations (docs/mathematics.md, Steps on the simplex) ---
 
 
 def reference_steps(Kt, start, variant, k) -> Iterator[tuple[np.ndarray, float]]:

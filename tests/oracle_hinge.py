@@ -13,9 +13,7 @@ from scipy.optimize import brentq, linprog
 
 LONG = np.longdouble
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Water levels (docs/mathematics.md, The slack budget)
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Water levels (docs/mathematics.md, The slack budget) ---
 
 
 def level_by_lp(c, volume, y=None, weight=None) -> tuple[float, float]:
@@ -70,9 +68,7 @@ def _capped(P, N, k, room) -> tuple[float, float]:
     return float((plus + minus) / 2), float((minus - plus) / 2)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Data
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Data ---
 
 
 def noisy(n=60, seed=0, gamma=0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -83,9 +79,7 @@ def noisy(n=60, seed=0, gamma=0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, np.where(rng.random(n) < 0.1, -y, y), kernel_matrix("rbf", x, gamma=gamma)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Box problems: max q'a - 1/2 a'Qa, 0 <= a <= U, optionally c'a = e
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Box problems: max q'a - 1/2 a'Qa, 0 <= a <= U, optionally c'a = e ---
 
 
 class BoxSolution(NamedTuple):
@@ -240,9 +234,7 @@ def solve_meb(K) -> tuple[np.ndarray, float]:
     return a.astype(float), float(phi) * spread
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Hinge problems
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Hinge problems ---
 
 
 class HingeSolution(NamedTuple):
@@ -297,9 +289,7 @@ def hinge_dual(K, y, a, bias="none") -> float:
     return float(a.sum() - a @ (signed(K, y, bias).astype(LONG) @ a) / 2)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Slack problems
-# ----------------------------------------------------------------------------------------------------------------------
+# --- Slack problems ---
 
 
 class SlackSolution(NamedTuple):

@@ -56,9 +56,7 @@ def disturbed(
     return at(10**high)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The published tests, for an exact reference (docs/mathematics.md, Safe screening)
-# ----------------------------------------------------------------------------------------------------------------------
+# --- The published tests, for an exact reference (docs/mathematics.md, Safe screening) ---
 
 
 def published_balls(Q: np.ndarray, a: np.ndarray, C_ref: float, C: float) -> tuple[Any, Any, Any]:

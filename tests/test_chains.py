@@ -54,7 +54,6 @@ def test_ctrl_c_waits_for_the_lanes(monkeypatch):
 
 
 # --- several problems on one Gram operator
-# -------------------------------------------------------------------------------------
 
 
 def three_classes():

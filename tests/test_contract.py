@@ -222,7 +222,6 @@ def assert_brackets(certificate, optimum, slack=1e-9):
 
 
 # --- solvers
-# -----------------------------------------------------------------------------------------------------------
 
 
 @every_solver
@@ -417,7 +416,6 @@ def test_another_kind_of_problem_is_refused(name):
 
 
 # --- problems (`jaxsvm/problems/contract.py`)
-# ---------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnames="rows")

@@ -18,7 +18,6 @@ from jaxsvm.loop import bursts
 from jaxsvm.results.fit import Counters, StatusCode, advice, bit_of
 
 # --- failure is data
-# ---------------------------------------------------------------------------------------------------
 
 
 def test_one_bad_lane_does_not_spoil_the_others():
@@ -148,7 +147,6 @@ def test_sampled_draws_present_samples_alone():
 
 
 # --- drivers
-# -----------------------------------------------------------------------------------------------------------
 
 
 def test_time_limit_callback_and_resume():
@@ -223,7 +221,6 @@ def test_the_rest_lowers_for_every_platform(what):
 
 
 # --- what is refused
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -157,13 +157,6 @@ def test_there_and_back(name, tmp_path):
         np.testing.assert_allclose(theirs.intercept_, machine.intercept_, atol=1e-12)
 
 
-def test_a_scaled_model_becomes_a_pipeline():
-    scaling = Scaling.standardise(X)
-    model = dataclasses.replace(interchange_model("rbf"), scaling=scaling)
-    theirs = interchange.to_sklearn(model)
-    np.testing.assert_allclose(theirs.decision_function(NEW), jaxsvm.decision_function(model, NEW), atol=1e-9)
-
-
 def interchange_model(name):
     scaled = Scaling.standardise(X)(X)
     y = np.where(X[:, 0] > 0, 1.0, -1.0)

@@ -129,7 +129,6 @@ def working_sets(monkeypatch):
 
 
 # --- certified against the oracle
-# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dtype", "tol", "n"), [("float64", 1e-4, N), ("float64", 1e-8, N), ("float32", 1e-4, N)])
@@ -234,7 +233,6 @@ def test_cuts_happen_by_themselves(solves):
 
 
 # --- agreement with single fits, chains and the traced form
-# ---------------------------------------------------------------------
 
 
 def test_agrees_with_single_fits_chains_and_the_traced_form():
@@ -602,7 +600,6 @@ def test_settings_of_the_calling_thread_hold_in_all_threads():
 
 
 # --- the order in which values are solved
-# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -53,7 +53,6 @@ def at_optimum(nu, bias="none", weighted=False):
 
 
 # --- certificates
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @every_bias
@@ -99,7 +98,6 @@ def test_certificate_holds_for_a_vector_that_is_too_long():
 
 
 # --- the conversions of docs/mathematics.md, The slack budget
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @every_bias
@@ -157,7 +155,6 @@ def test_an_inexact_p_may_tell_no_C():
 
 
 # --- the optimum as a function
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_15_beyond_a_threshold_of_nu_the_optimum_is_that_of_the_class_means():
@@ -189,7 +186,6 @@ def test_weight_two_is_duplication_and_weight_zero_absence(bias):
 
 
 # --- the problem itself
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_feasible_point_repairs_whatever_it_is_given():
@@ -248,7 +244,6 @@ def test_lambda_and_C_are_each_others_map():
 
 
 # --- the solver that is taken where none is named
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", ["none", pytest.param("regularized", marks=pytest.mark.slow), "free"])

@@ -68,7 +68,6 @@ def assert_certified(fit, wanted, tol):
 
 
 # --- the exact solution
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @every_setting
@@ -143,7 +142,6 @@ def test_17_agrees_with_libsvm(C, weighted):
 
 
 # --- drivers and starts
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", [pytest.param("none", marks=pytest.mark.slow), "free"])
@@ -179,7 +177,6 @@ def test_a_fit_is_a_start_on_the_host_and_the_step_cap_is_exact():
 
 
 # --- boxes in general
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnames="signed")
@@ -224,7 +221,6 @@ def test_one_class_machine_on_the_host_with_e_at_its_bounds():
 
 
 # --- hard settings
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def hard_settings():
@@ -288,7 +284,6 @@ def test_a_kernel_that_is_not_positive_semidefinite_is_named():
 
 
 # --- what is refused
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_traced_faults_become_a_status():

@@ -68,7 +68,6 @@ def _on_host(leaf):
 
 
 # --- draws
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -133,7 +132,6 @@ def test_19_squared_norm_with_duplicates_in_the_batch(nu):
 
 
 # --- the state
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def assert_consistent(state, Q, tolerance, steps):
@@ -172,7 +170,6 @@ def test_6_state_is_consistent_in_float32(steps):
 
 
 # --- what w / level is worth
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("steps", [30, 300, 3000])
@@ -208,7 +205,6 @@ def test_7_8_loss_of_the_scaled_vector_and_lemma_2_1(steps):
 
 
 # --- convergence
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_9_mean_gap_is_below_its_bound_and_falls():
@@ -235,7 +231,6 @@ def test_11_gap_of_the_mean_p_falls_to_zero():
 
 
 # --- symmetries
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("solver", [SINGLE, BATCH], ids=["single", "batch"])
@@ -253,7 +248,6 @@ def test_12_scaling_by_a_power_of_two_is_exact(solver):
 
 
 # --- the algorithm itself
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("average", ["uniform", "linear", "last"])
@@ -293,7 +287,6 @@ def test_14_kernel_steps_are_the_vector_recursion(average):
 
 
 # --- counters
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_20_evaluations_are_counted_exactly():
@@ -320,7 +313,6 @@ def test_20_products_beyond_32_bits_are_counted(rows):
 
 
 # --- fits
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnames="bias")

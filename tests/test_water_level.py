@@ -87,7 +87,6 @@ def assert_valid(water, floors, bias=False):
 
 
 # --- the level
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @every_method
@@ -201,7 +200,6 @@ def test_weight_two_is_duplication_and_weight_zero_absence(method):
 
 
 # --- concave, with p as supergradient, and Lipschitz
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("method", "bias"), [(m, False) for m in METHODS] + [(m, True) for m in BIAS_METHODS])
@@ -224,7 +222,6 @@ def test_4_p_is_a_supergradient_and_the_level_is_lipschitz(method, bias):
 
 
 # --- float32 and transformations
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("method", "bias"), [(m, False) for m in METHODS] + [(m, True) for m in BIAS_METHODS])
