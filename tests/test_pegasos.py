@@ -168,22 +168,6 @@ def test_a_width_beyond_the_chunk_is_read_in_chunks():
     np.testing.assert_allclose(added, v + x[index].T @ coefficients)
 
 
-@pytest.mark.parametrize("projection", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_mean_iterate_is_within_the_published_bound(projection):
-    x, y = data()
-    solver = Pegasos(batch=1, offset=0.0, projection=projection, average="uniform", order="random")
-    keys = jax.random.split(jax.random.key(5), 20)
-    r = np.linalg.norm(x, axis=1).max()
-    c = (LAM**0.5 + r) ** 2 if projection else 4 * r**2
-    iterates = as_vector(jax.vmap(lambda key: walk(problem(), solver, 300, key)[0])(keys))  # from w_2 on
-    for T in (30, 300):
-        w = iterates[:, : T - 1].sum(axis=1) / T
-        value = LAM / 2 * (w**2).sum(axis=1) + np.maximum(0, 1 - y * (w @ x.T)).mean(axis=1)
-        excess = value - optimum() * LAM
-        assert excess.min() > -1e-9
-        assert excess.mean() <= c * (1 + np.log(T)) / (2 * LAM * T)
-
-
 # --- fits ------------------------------------------------------------------------------------------------------------
 
 
@@ -204,12 +188,11 @@ def test_the_certificate_brackets_the_optimum(kind, bias):
     assert value == pytest.approx(float(fit.certificate.primal), rel=1e-9)
 
 
-@pytest.mark.parametrize(("kind", "order"), [("dense", "permuted"), ("kernel", "random")])
-def test_weight_zero_is_absence(kind, order):
+def test_weight_zero_is_absence():
     x, y = data()
     weight = np.where(np.arange(N) % 5 == 2, 0.0, 1.0 + np.arange(N) % 2)
     fit = jaxsvm.check(
-        jaxsvm.fit(problem(kind, sample_weight=weight), Pegasos(batch=BATCH, order=order, tol=5e-2, check_every=CHECK))
+        jaxsvm.fit(problem("dense", sample_weight=weight), Pegasos(batch=BATCH, tol=5e-2, check_every=CHECK))
     )
     assert (np.asarray(fit.alpha)[weight == 0] == 0).all()
     assert (np.asarray(fit.dual_coef)[weight == 0] == 0).all()

@@ -94,11 +94,6 @@ def test_bcsr_and_csr_pass(matrix):
     np.testing.assert_array_equal(inside, matrix.toarray()[:2])
 
 
-def test_bcsr_without_entries():
-    points = as_points(jax_sparse.BCSR.fromdense(jnp.zeros((3, 4))))
-    np.testing.assert_array_equal(points.rows(jnp.arange(3)), np.zeros((3, 4)))
-
-
 def test_rows_are_differentiable_in_the_entries(matrix):
     points = as_points(matrix)
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(12, 7)))

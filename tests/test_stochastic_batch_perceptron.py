@@ -106,22 +106,6 @@ def test_draws_stay_in_the_support_at_its_ends():
         assert set(index.tolist()) == set(np.flatnonzero(p).tolist())
 
 
-@pytest.mark.parametrize("bias", ["none", "free"])
-def test_19_mean_of_mini_batch_steps_is_the_exact_step(bias):
-    state, here = away_from_the_surface(bias)
-    m = 4000
-    many = jax.vmap(lambda key: BATCH.step(here, state._replace(key=key)))(jax.random.split(jax.random.key(3), m))
-    one = EXACT.step(here, state)
-    eta = 1 / (float(here.radius) * np.sqrt(101))
-    p = np.asarray(here.level(state.c).p)
-    assert float(one.r2) < 1
-    assert (np.asarray(many.r2) < 1).all()
-    np.testing.assert_allclose(one.a, state.a + eta * p, atol=1e-15)
-    noise = 5 * eta / np.sqrt(8 * m)
-    assert np.abs(np.asarray(many.a).mean(axis=0) - one.a).max() <= noise * np.sqrt(p.max())
-    assert np.abs(np.asarray(many.c).mean(axis=0) - one.c).max() <= noise * float(here.radius) ** 2
-
-
 @pytest.mark.parametrize("nu", [0.0, 0.02])
 def test_19_squared_norm_with_duplicates_in_the_batch(nu):
     """At nu = 0 the rank set holds one sample, which a batch of 8 draws 8 times."""
@@ -167,41 +151,6 @@ def test_6_state_is_consistent_in_float32(steps):
     assert np.abs(state.mean.c - state.mean.a @ Q).max() <= 1e-5
     assert (state.r2 <= 1).all()
     assert (state.a >= 0).all()
-
-
-# --- what w / level is worth
-
-
-@pytest.mark.parametrize("steps", [30, 300, 3000])
-def test_7_8_loss_of_the_scaled_vector_and_lemma_2_1(steps):
-    """`Lhat(w / level) = nu / level`; and Lemma 2.1 for u = the optimum of a C-SVM, half of it and twice it."""
-    _, y, K = data()
-    Q = truth.signed(K, y)
-    w = truth.hinge_solution(K, y, 1.0)
-    scales = np.array([1.0, 0.5, 2.0])
-    norms = scales * w.norm
-    losses = np.array([np.maximum(0, 1 - scale * w.margins).mean() for scale in scales])
-    nus = losses / norms
-    best = np.array([exact(nu).level for nu in nus])
-    which = np.arange(LANES) % 3
-    state, water = run(SINGLE, steps, nus[which])
-    norm, loss, nu = norms[which], losses[which], nus[which]
-
-    level = water.level
-    positive = level > 0
-    assert positive.any()
-    found = np.maximum(0, 1 - state.mean.c / np.where(positive, level, 1)[:, None]).mean(axis=1)
-    np.testing.assert_allclose(found[positive], (nu / level)[positive], rtol=1e-12)
-
-    missing = best[which] - level
-    assert missing.min() >= -1e-7  # nothing is better than the optimum
-    useful = missing * norm < 1
-    assert useful.any()
-    assert (level[useful] > 0).all()
-    factor = 1 / (1 - missing * norm)[useful]
-    length = np.sqrt(((state.mean.a @ Q) * state.mean.a).sum(axis=1)) / level
-    assert (length[useful] <= norm[useful] * factor + 1e-6).all()
-    assert (found[useful] <= loss[useful] * factor + 1e-6).all()
 
 
 # --- convergence
@@ -356,12 +305,9 @@ def test_single_draws_end_certified_or_at_the_cap_and_resume():
 @pytest.mark.slow
 @pytest.mark.parametrize("bias", ["none", "regularized", "free"])
 @pytest.mark.parametrize("batch", [1, 8, None])
-@pytest.mark.parametrize("average", ["uniform", "linear", "last"])
-def test_every_configuration_converges(bias, batch, average):
-    if average == "last" and batch == 1:
-        return  # the last iterate of single draws is a cloud of its own width
+def test_every_configuration_converges(bias, batch):
     tol = 0.05 if batch is None else 0.2
-    solver = StochasticBatchPerceptron(batch=batch, average=average, tol=tol, steps=300_000, burn_in=10)
+    solver = StochasticBatchPerceptron(batch=batch, average="linear", tol=tol, steps=300_000, burn_in=10)
     fit = jaxsvm.check(jaxsvm.fit(problem(bias=bias), solver))
     wanted = exact(NU, bias)
     assert float(fit.certificate.dual) <= wanted.level <= float(fit.certificate.primal)
