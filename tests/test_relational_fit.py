@@ -181,7 +181,7 @@ def test_many_levels_and_few_corners_are_solved_in_a_few_steps():
 @pytest.mark.parametrize("engine", ["rows", "grid", "merge"])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_fit_that_is_stopped_early_is_no_worse_than_nothing(loss, engine):
-    for seed in range(3):
+    for seed in range(3 if engine == "rows" else 1):
         join = join_of(PATH, n=20, seed=seed)
         for steps in (1, 2, 3, 5):
             fit = relational.fit(join, 1e-6, 0.01, engine, loss=loss, max_steps=steps, tol=1e-9)
