@@ -9,8 +9,8 @@ from test_contract import PROBLEMS, each, problem, solved
 
 from jaxsvm import gram, svm_problem
 from jaxsvm.kernels import Precomputed
-from jaxsvm.results.fit import Certificate, Status
-from jaxsvm.results.judge import balances, is_weights, judged, narrowed, refused, relative_to, verdict
+from jaxsvm.results.fit import Answer, Certificate, Status
+from jaxsvm.results.judge import balances, better_answer, is_weights, judged, narrowed, refused, relative_to, verdict
 
 INFINITE = Certificate(np.inf, -np.inf, np.inf)
 
@@ -85,6 +85,20 @@ def test_an_equality_is_met_but_for_rounding():
     assert balances(jnp.asarray(1e-3), jnp.asarray(1e3), jnp.dtype("float32"))
     assert not balances(jnp.asarray(1e-3), jnp.asarray(1e3), jnp.dtype("float64"))
     assert not balances(jnp.asarray(np.nan), jnp.asarray(1.0), jnp.dtype("float64"))
+
+
+@pytest.mark.parametrize("level", [False, True])
+def test_the_better_w_is_certified_with_the_better_dual_point(level):
+    def answer(mark, *bounds):
+        upper, lower = map(jnp.asarray, bounds)
+        return Answer(*[jnp.asarray(mark)] * 5, Certificate(upper, lower, (upper - lower) / lower))
+
+    for new, old, swapped in ((answer(1.0, 3.0, 1.0), answer(2.0, 4.0, 2.0), level),
+                              (answer(1.0, 4.0, 2.0), answer(2.0, 3.0, 1.0), not level)):  # fmt: skip
+        best = better_answer(new, old, False, level)
+        np.testing.assert_allclose(best.certificate, (3.0, 2.0, 0.5), rtol=1e-14)
+        assert best.certificate.relative_gap > 0.5  # by the rounding of the difference
+        assert (best.dual_coef, best.alpha) == ((2.0, 1.0) if swapped else (1.0, 2.0))
 
 
 def wrong_points(name):
