@@ -154,37 +154,6 @@ def test_an_inexact_p_may_tell_no_C():
     assert float(equivalent_C(problem, fit)) == float("inf")
 
 
-# --- the optimum as a function
-
-
-def test_15_beyond_a_threshold_of_nu_the_optimum_is_that_of_the_class_means():
-    """One exact step from 0 ends at their direction: nothing is left to do."""
-    _, y, K = data()
-    mean = np.sqrt(y @ K @ y) / N
-    threshold = (y * (K @ y)).max() / N / mean - mean
-    assert threshold < 1.6
-    for nu in (threshold * (1 + 1e-6), 1.6, 7.0):
-        fit, _ = started(K, y, nu, np.ones(N), np.full(N, 1 / N), "none")
-        assert float(fit.certificate.dual) == pytest.approx(mean + nu, rel=1e-12)
-        assert float(fit.certificate.primal) == pytest.approx(mean + nu, rel=1e-12)
-
-
-@every_bias
-def test_weight_two_is_duplication_and_weight_zero_absence(bias):
-    _, y, K = data()
-    weight = weights().copy()
-    weight[:2] = 1.0
-    times = weight.astype(int)
-    place = np.repeat(np.arange(N), times)
-    longer = truth.slack_solution(K[np.ix_(place, place)], y[place], 0.2, bias)
-    p = np.bincount(place, longer.p, N)
-    fit, problem = started(K, y, 0.2, weight, p, bias)
-    assert float(problem.volume) == pytest.approx(0.2 * len(place))
-    for bound in fit.certificate[:2]:
-        assert float(bound) == pytest.approx(longer.level, rel=1e-9)
-    assert (np.asarray(fit.dual_coef)[weight == 0] == 0).all()
-
-
 # --- the problem itself
 
 
