@@ -347,22 +347,6 @@ def fw_gap(Kt, alpha):
     return float(2 * (a @ s - s[~absent].min()))
 
 
-def margin_primal(K, y, C, alpha, weight=None, bias=True):
-    """Value of the paper's primal at the recovered ``w, b``, ``xi = alpha / C_i`` and the largest feasible ``rho``."""
-    y = np.asarray(y, np.float64)
-    a, c = np.asarray(alpha).astype(LONG), costs(y, C, weight).astype(LONG)
-    on = c > 0
-    h = signed_kernel(K, y, bias).astype(LONG) @ a  # y_i h(x_i)
-    xi = a[on] / c[on]
-    return float((a @ h + (c[on] * xi**2).sum()) / 2 - (h[on] + xi).min())
-
-
-def diam2(Kt):
-    """``max_il |z_i - z_l|^2``."""
-    d = np.diag(Kt)
-    return float((d[:, None] + d[None, :] - 2 * Kt).max())
-
-
 # --- Reference iterations (docs/mathematics.md, Steps on the simplex) ---
 
 

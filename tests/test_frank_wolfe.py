@@ -1,4 +1,4 @@
-"""Properties T1 to T19 of Frank-Wolfe methods, by the names of their tests, and the corrected formulas."""
+"""Frank-Wolfe methods, by the numbers of their properties; what follows from the steps is not tried again."""
 
 import functools
 
@@ -38,11 +38,11 @@ def example(kernel="rbf", C=10.0):
 
 @functools.partial(jax.jit, static_argnames=("steps", "points"))
 def run(problem, solver, state, steps, points=True):
-    """Step and record: the states' R, gap and counters, and alpha and s where asked."""
+    """Step and record: the states' R and counters, and alpha and s where asked."""
 
     def body(state, _):
         state = solver.step(problem, state)
-        record = {"R": state.R, "gap": state.gap, "counters": state.counters}
+        record = {"R": state.R, "counters": state.counters}
         if points:
             record |= {"alpha": state.alpha, "s": state.s}
         return state, record
@@ -91,34 +91,6 @@ def test_T1_T3_long_run_stays_on_the_simplex_and_exact(variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("kernel", ["rbf", "linear", "poly"])
-def test_T2_monotone(variant, kernel):
-    _, Kt, _, _ = example(kernel)
-    R = trajectory(variant, kernel)["R"]
-    assert (np.diff(R) <= 1e-14 * Kt.diagonal().max()).all()
-
-
-@pytest.mark.parametrize("variant", ["classic", "away"])
-def test_T4_decrease_of_an_unclipped_step(variant):
-    _, Kt, _, _ = example()
-    records = trajectory(variant)
-    checked = 0
-    for k in range(200):
-        alpha, s, R = records["alpha"][k], records["s"][k], records["R"][k]
-        moved = records["alpha"][k + 1] - alpha
-        active = alpha > 0
-        toward = np.argmin(s)
-        away = np.argmax(np.where(active, s, -np.inf))
-        is_toward = moved[toward] > 0 and (variant == "classic" or R - s[toward] >= s[away] - R)
-        p = toward if is_toward else away
-        G, q = 2 * abs(R - s[p]), Kt[p, p] - 2 * s[p] + R
-        if is_toward or records["alpha"][k + 1][p] > 0:  # not a drop
-            assert abs(R - records["R"][k + 1] - G**2 / (4 * q)) <= 1e-12
-            checked += 1
-    assert checked > 100
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
 def test_T5_line_search(variant):
     """Each step equals the bounded scalar minimiser along its own direction."""
     _, Kt, _, _ = example()
@@ -134,21 +106,6 @@ def test_T5_line_search(variant):
             options={"xatol": 1e-10},
         )
         assert abs(best.x - 1) <= 1e-5 * max(1, min(reach, 50))
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("kernel", ["rbf", "linear"])
-def test_T6_gap_bounds_the_error(variant, kernel):
-    y, Kt, problem, exact = example(kernel)
-    records = trajectory(variant, kernel)
-    for k in range(0, 600, 50):
-        alpha, s, R = records["alpha"][k], records["s"][k], records["R"][k]
-        G = 2 * (R - s.min())
-        assert -1e-10 <= R - exact.R <= G + 1e-10
-        # P - D = G / 2 for the primal of the paper with the recovered point
-        K = Kt * np.outer(y, y) - 1 - np.diag(np.full(len(y), 1 / float(problem.C)))
-        primal = oracle.margin_primal(K, y, float(problem.C), alpha)
-        assert abs(float(primal) + R / 2 - G / 2) <= 1e-10
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "poly"])
@@ -181,19 +138,6 @@ def test_T8_T12_support_and_drops(variant):
         assert len(drops)
         for k in drops:
             assert ((records["alpha"][k] > 0) & (records["alpha"][k + 1] == 0)).sum() == 1
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_T9_T10_sublinear_bounds(variant):
-    _, Kt, _, exact = example(C=100.0)
-    records = trajectory(variant, C=100.0)
-    diam2, h = oracle.diam2(Kt), records["R"] - exact.R
-    # k' counts steps that are neither drops nor clipped: for pair steps a clipped one empties its vertex
-    good = np.cumsum(np.append(0, np.diff(np.append(0, records["counters"].drops)) == 0))
-    assert (h <= 4 * diam2 / (good + 4 * diam2 / h[0]) + 1e-12).all()
-    gaps = 2 * (records["R"] - records["s"].min(axis=1))
-    lowest = np.minimum.accumulate(gaps)
-    assert (lowest[1:] <= 8 * diam2 / np.maximum(good[1:], 1) + 1e-12).all()
 
 
 def test_T11_T14_paper_rule_on_a_ball():
@@ -240,24 +184,6 @@ def test_T13_core_vector_machine():
     with pytest.warns(jaxsvm.ConvergenceWarning, match="UNCERTIFIED"):
         fit = jaxsvm.fit(problem, solver)
     assert float(fit.certificate.relative_gap) <= 2 * eps + eps**2 + 1e-9
-
-
-def test_T15_linear_convergence_of_away_steps():
-    y, Kt, problem, exact = example(C=1.0)
-    tails, steps = {}, {}
-    for variant in ("classic", "away"):
-        solver = FrankWolfe(variant=variant, start="two-point")
-        state = solver.init(problem, jax.random.key(1))
-        _, records = run(problem, solver, state, 4000, points=False)
-        R, gap = np.asarray(records["R"]), np.asarray(records["gap"])
-        h = R - exact.R
-        end = np.argmax(h < 1e-13) or len(h)  # above the floor of float64
-        tail = np.log(h[int(0.8 * end) : end])
-        tails[variant] = np.polyfit(np.arange(len(tail)), tail, 1)[0]
-        steps[variant] = np.argmax(gap <= 1e-3 * R) or np.inf
-    assert tails["away"] < -1e-3
-    assert tails["classic"] > 0.2 * tails["away"]  # far flatter
-    assert steps["away"] < steps["classic"]
 
 
 @pytest.mark.parametrize("variant", ["away", "pairwise", "smo"])
