@@ -174,6 +174,24 @@ def test_the_bias_is_best_where_weights_lie_far_apart(method, other):
             assert attained(c + y * bias, w, volume) - reached <= 1e-12 * (1 + abs(reached))
 
 
+@every_method
+def test_weight_two_is_duplication_and_weight_zero_absence(method):
+    rng = np.random.default_rng(5)
+    c, y, volume = rng.normal(size=(20, N)), np.tile([1.0, -1.0], (20, N // 2)), rng.uniform(0, 5, 20)
+    w = np.repeat(rng.permuted(np.tile([0.0, 1.0, 2.0], (20, N // 6)), axis=1), 2, axis=1)  # sums to n in both classes
+    times = w.astype(int)
+    longer = [np.stack([np.repeat(v, t) for v, t in zip(values, times, strict=True)]) for values in (c, y)]
+    for bias in (False, True) if method in BIAS_METHODS else (False,):
+        run = compiled(method, bias)
+        weighted, repeated = run(c, y, volume, w), run(*longer, volume, np.ones((20, N)))
+        np.testing.assert_allclose(weighted.level, repeated.level, atol=1e-13)
+        np.testing.assert_allclose(weighted.bias, repeated.bias, atol=1e-12)
+        shares = np.stack([np.repeat(p / t.clip(1), t) for p, t in zip(weighted.p, times, strict=True)])
+        # Where k is not unique p is not either: what it proves is the same.
+        bound = (shares * longer[0]).sum(axis=1) + volume * shares.max(axis=1)
+        np.testing.assert_allclose(bound, repeated.level, atol=1e-12)
+
+
 # --- float32 and transformations
 
 
