@@ -43,24 +43,15 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Interruption:
-    """Whether Ctrl-C came: one flag for all drivers of a call and for their threads, which receive no signals.
+    """Whether Ctrl-C came: one flag for all drivers of a call and for their threads, which receive no signals."""
 
-    Attributes:
-        seconds_to_repeat: Time within which a second Ctrl-C raises, whichever call it meets.
-        last: Time of the last signal that a driver received, in any call of this process.
-        drivers: How many drivers check the flag; if none does, the first Ctrl-C raises.
-        begun: Whether a driver has computed something.
-        came: Whether Ctrl-C came.
-        deadline: Time from which the flag counts as set.
-    """
-
-    seconds_to_repeat = 2.0
-    last = -math.inf
+    seconds_to_repeat = 2.0  # time within which a second Ctrl-C raises, whichever call it meets
+    last = -math.inf  # time of the last signal that a driver received, in any call of this process
 
     def __init__(self) -> None:
-        self.came = self.begun = False
-        self.drivers = 0
-        self.deadline = math.inf
+        self.came = self.begun = False  # whether Ctrl-C came, and whether a driver has computed something
+        self.drivers = 0  # how many drivers check the flag; if none does, the first Ctrl-C raises
+        self.deadline = math.inf  # time from which the flag counts as set
 
     @property
     def seen(self) -> bool:

@@ -63,29 +63,19 @@ class GridPoint(NamedTuple):
 
 
 class Grid:
-    """One problem at increasing values of C, and the points of those that are solved.
-
-    Below, c is `C mean(K_ii)`.
-
-    Attributes:
-        problems: The problems, all on one Gram operator.
-        logs: Logarithms of C, `(k,)`.
-        uniform: How many may start with equal weights (c <= 0.3): half of the steps from 0.
-        steep: How many, from the top, need so many pair steps that working sets are faster (c > 30): their number
-            hardly grows with C.
-        points: Dual points of solved values, by place.
-    """
+    """One problem at increasing values of C, and the points of those that are solved."""
 
     def __init__(self, problems: list[SquaredHingeProblem], Cs: np.ndarray) -> None:
         self.problems = problems
         self.logs = np.log(Cs)
-        self.points: dict[int, GridPoint] = {}
+        self.points: dict[int, GridPoint] = {}  # of solved values, by place
         first = problems[0]
         ridge = np.asarray(first.ridge)
         kernel = float(np.asarray(first.squares).mean()) - first.offset
         penalty = float((1 / ridge[ridge > 0]).mean() / Cs[0])
-        scaled = Cs * penalty * max(kernel, 1e-30)
-        self.uniform = int((scaled <= 0.3).sum())
+        scaled = Cs * penalty * max(kernel, 1e-30)  # `C mean(K_ii)`
+        self.uniform = int((scaled <= 0.3).sum())  # how many may start with equal weights: half of the steps from 0
+        # how many, from the top, need so many pair steps that working sets are faster: their number hardly grows with C
         self.steep = int((scaled > 30.0).sum())
 
 
@@ -241,14 +231,8 @@ class InFeatures:
     ) -> GridPoint | None:
         """Solve a problem from a point of any signs and its margins, or from 0; clear `Z` if that does not reach `tol`.
 
-        Args:
-            problem: The problem.
-            start: The point, a pair of vectors, or None.
-            between: Whether the start lies between two solved points. No product is then taken if the last value, which
-                started further away, had a first gap far below `tol`: the final certificate shows the gap.
-
-        Returns:
-            The best dual point, with margins from scratch; None if there is none.
+        Between two solved points no product is taken if the last value, which started further away, had a first gap far
+        below `tol`: the final certificate shows the gap. Else margins are from scratch; None if there is no point.
         """
         if self.Z is None:
             return None

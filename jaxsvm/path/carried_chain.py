@@ -79,31 +79,21 @@ class NextStart(NamedTuple):
 class CarriedChain:
     """Solve hinge problems at one C after another, each from the solution before; for host drivers.
 
-    With an equality (a free bias) no rule is safe, and kernel values are stored.
-
-    Attributes:
-        solver: The solver whose gap is asked for. If steps and working sets do not reach it, the value is solved as a
-            fit of its own.
-        rule: The rule that leaves samples out; None for none.
-        point: The last solution, None before the first and after one that is not certified.
-        last_fit: The last fit.
-        last_problem: Its problem.
-        by_systems: Whether all further values are solved by systems in the space of few features: steps have become
-            slow, and they cannot start from a point strictly inside the box.
-        failed_work: Work of attempts that did not solve this value (`_work`).
-        failed_fit: The fit that they reached, at which the whole problem starts; None if there is none.
-        values_read: Kernel values that the last value's steps would have read in whole rows.
+    With an equality (a free bias) no rule is safe, and kernel values are stored. If steps and working sets do not reach
+    the gap of `solver`, the value is solved as a fit of its own.
     """
 
     def __init__(self, solver: Solver, key: Array, rule: Rule | None, stop: Interruption) -> None:
         self.solver, self.key, self.rule, self.stop = solver, key, rule, stop
-        self.point: CarriedPoint | None = None
+        self.point: CarriedPoint | None = None  # the last solution, if it is certified
         self.last_fit: Fit | None = None
         self.last_problem: BoxProblem | None = None
+        # whether all further values are solved by systems in the space of few features: steps have become slow, and
+        # systems cannot start from a point strictly inside the box
         self.by_systems = False
-        self.failed_work = NO_STEPS
-        self.failed_fit: Fit | None = None
-        self.values_read = 0
+        self.failed_work = NO_STEPS  # work of attempts that did not solve this value (`_work`)
+        self.failed_fit: Fit | None = None  # the fit that they reached, at which the whole problem starts
+        self.values_read = 0  # kernel values that the last value's steps would have read in whole rows
 
     def __call__(self, problem: BoxProblem) -> Fit:
         """Return the fit of the next problem."""

@@ -62,16 +62,8 @@ class Wrapper(Solver[P]):
     layer: ClassVar[int]  # place in the order of nesting: a wrapper goes around solvers and wrappers of lower layers
     made_by: ClassVar[str]  # name of the function that makes it
 
-    solves = _inner()
-    tol = _inner()
-    max_steps = _inner()
-    stop = _inner()
-    unroll = _inner()
-    patience = _inner()
-    final_check = _inner()
-    check_every = _inner()
-    refresh_every = _inner()
-    rows = _inner()
+    solves, tol, max_steps, stop, unroll = (_inner() for _ in range(5))
+    patience, final_check, check_every, refresh_every, rows = (_inner() for _ in range(5))
 
     @property
     def traits(self) -> Traits:

@@ -59,17 +59,17 @@ class CoreVectorMachine(SimplexSolver):
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
 
-    def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
+    def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "CoreState":
         infinite, R = jnp.asarray(jnp.inf, s.dtype), alpha @ s
         inner_tol = jnp.asarray(self.inner_tol, s.dtype)
-        return State(
+        return CoreState(
             alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1), alpha > 0, inner_tol
         )
 
-    def wants_vertex(self, problem: SimplexForm, state: "State") -> Bool[Array, ""]:
+    def wants_vertex(self, problem: SimplexForm, state: "CoreState") -> Bool[Array, ""]:
         return state.gap <= state.inner_tol * (problem.diameter_squared - state.R)
 
-    def step(self, problem: SimplexForm, state: "State") -> "State":
+    def step(self, problem: SimplexForm, state: "CoreState") -> "CoreState":
         """Take a pair step inside the core, or toward the vertex that joins it."""
         outside = self.wants_vertex(problem, state)
         everywhere = jnp.ones_like(state.core) if problem.mask is None else problem.mask
@@ -83,8 +83,8 @@ class CoreVectorMachine(SimplexSolver):
         )
 
 
-class State(NamedTuple):
-    """State of a Core Vector Machine: that of Frank-Wolfe, and the core."""
+class CoreState(NamedTuple):
+    """CoreState of a Core Vector Machine: that of Frank-Wolfe, and the core."""
 
     alpha: Float[Array, " n"]  # weights on the simplex, positive in the core only
     s: Float[Array, " n"]  # `Kt alpha`
