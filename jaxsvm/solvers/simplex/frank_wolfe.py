@@ -1,4 +1,4 @@
-"""Frank-Wolfe and its relatives on the simplex, `min R(alpha) = alpha' Kt alpha`, and the Core Vector Machine beside them."""
+"""Frank-Wolfe and its relatives on the simplex, `min R(alpha) = alpha' Kt alpha`; the Core Vector Machine."""
 
 import dataclasses
 from typing import Any, NamedTuple
