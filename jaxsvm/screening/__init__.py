@@ -14,19 +14,12 @@ from jaxsvm.screening.rules import (
     intersection_test,
 )
 
-_OF_PATHS = {
-    **dict.fromkeys(("EpsilonPath", "epsilon_path"), "jaxsvm.path.epsilon"),
-    **dict.fromkeys(("Report", "screening_report"), "jaxsvm.path.screening_report"),
-}
+_OF_PATHS = dict.fromkeys(("EpsilonPath", "epsilon_path"), "jaxsvm.path.epsilon")
 """Public names that solve whole paths, imported on first use, since paths import this room."""
 EpsilonPath: Any
 """`jaxsvm.path.epsilon.EpsilonPath`."""
-Report: Any
-"""`jaxsvm.path.screening_report.Report`."""
 epsilon_path: Callable[..., Any]
 """`jaxsvm.path.epsilon.epsilon_path`."""
-screening_report: Callable[..., Any]
-"""`jaxsvm.path.screening_report.screening_report`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -37,7 +30,6 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "EpsilonPath",
-    "Report",
     "Screening",
     "ball_test_1",
     "ball_test_2",
@@ -46,5 +38,4 @@ __all__ = [
     "epsilon_path",
     "gap_safe",
     "intersection_test",
-    "screening_report",
 ]
