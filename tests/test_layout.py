@@ -51,22 +51,22 @@ LINES = {
     "face": 311,
     "gram": 1_219,
     "kernels": 927,
-    "loop": 2_520,
+    "loop": 2_511,
     "model_selection": 1_017,
     "models": 1_738,
     "numerics": 1_475,
-    "path": 2_309,
+    "path": 2_158,
     "plots": 437,
     "points": 354,
     "problems": 3_247,
     "relational": 3_692,
     "results": 589,
     "runtime": 1_137,
-    "screening": 756,
-    "solvers": 5_665,
+    "screening": 747,
+    "solvers": 5_642,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1354, 198
+OWN_IMPORTS, FILES = 1344, 197
 """Lines that import from this library, and files."""
 
 
