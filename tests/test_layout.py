@@ -48,7 +48,7 @@ LINES = {
     "derivatives": 466,
     "designs": 2_342,
     "estimators": 2_853,
-    "face": 311,
+    "face": 310,
     "gram": 1_219,
     "kernels": 927,
     "loop": 2_511,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_642,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1344, 197
+OWN_IMPORTS, FILES = 1341, 196
 """Lines that import from this library, and files."""
 
 
