@@ -45,7 +45,7 @@ LINES = {
     "cli": 1_607,
     "coresets": 2_656,
     "datasets": 2_133,
-    "derivatives": 466,
+    "derivatives": 450,
     "designs": 2_342,
     "estimators": 2_853,
     "face": 310,

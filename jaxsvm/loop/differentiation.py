@@ -23,8 +23,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.derivatives.sums import summable, unsummable
-from jaxsvm.derivatives.support_equations import Inside, Shift, Solved, exact, plan, solved
+from jaxsvm.derivatives.support_equations import Inside, Shift, Solved, exact, plan, solved, summable, unsummable
 from jaxsvm.numerics.precision import bits_of, cast, in_double, like, of_bits, rounded, widened
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
 from jaxsvm.results.fit import Active, Fit, Status, Values, values_of
