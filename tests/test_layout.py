@@ -51,7 +51,7 @@ LINES = {
     "face": 310,
     "gram": 1_219,
     "kernels": 927,
-    "loop": 2_511,
+    "loop": 2_510,
     "model_selection": 1_017,
     "models": 1_738,
     "numerics": 1_475,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_642,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1341, 196
+OWN_IMPORTS, FILES = 1336, 195
 """Lines that import from this library, and files."""
 
 
