@@ -53,7 +53,7 @@ LINES = {
     "kernels": 927,
     "loop": 2_510,
     "model_selection": 1_017,
-    "models": 1_738,
+    "models": 1_732,
     "numerics": 1_475,
     "path": 2_158,
     "plots": 437,

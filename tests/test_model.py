@@ -600,6 +600,7 @@ def test_a_model_that_no_file_may_hold_is_not_saved(tmp_path):
     for change, said in (
         ({"coef": model.coef.at[0].set(jnp.nan)}, "coef has 1 value"),
         ({"layout": Layout(("a",))}, "1 columns have names"),
+        ({"coef": model.coef[1:]}, "its shapes do not fit together"),
         ({"classes": (1, 1)}, "two different labels"),
     ):
         with pytest.raises(InputError, match=f"the model cannot be saved: .*{said}"):

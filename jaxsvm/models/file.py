@@ -184,9 +184,8 @@ def _built(header: Any, arrays: dict[str, np.ndarray]) -> Model:
     kernel = None if header["kernel"] is None else kernel_from_dict(header["kernel"])
     numbers = ["basis/x"] if isinstance(kernel, Precomputed) else ["basis/indices", "basis/indptr"]  # of samples, say
     for name, values in arrays.items():
-        dtypes = (np.int32,) if name in numbers else (np.float32, np.float64)
-        needed = " or ".join(np.dtype(dtype).name for dtype in dtypes)
-        require(values.dtype in dtypes, f"{name} is {values.dtype}: {needed} is needed.")
+        dtypes = ("int32",) if name in numbers else ("float32", "float64")
+        require(str(values.dtype) in dtypes, f"{name} is {values.dtype}: {' or '.join(dtypes)} is needed.")
         if not name.startswith("certificate/"):  # a gap may be infinite
             require_finite(name, values)
     placed = jax.device_put(arrays)
@@ -195,10 +194,8 @@ def _built(header: Any, arrays: dict[str, np.ndarray]) -> Model:
         fields = {"shift": fields["shift"], "x": _sparse(header["sparse_columns"], arrays)}
     if kernel is not None:
         fields |= {"kernel": kernel, "near": bool(header["near"])}
-    layout = header["layout"]
-    if layout is not None:
-        columns = None if layout["columns"] is None else tuple(map(str, layout["columns"]))
-        layout = Layout(columns, layout["label"], layout["index_base"])
+    names = header["layout"] and header["layout"]["columns"]
+    layout = header["layout"] and Layout(**{**header["layout"], "columns": names and tuple(map(str, names))})
     model = Model(
         basis=BASES[header["basis"]](**fields),
         **{name: placed[name] for name in ("coef", "bias", "R")},
@@ -244,11 +241,14 @@ def _require_sound(model: Model) -> None:
         require(bool((model.basis.x >= 0).all()), "basis/x has numbers of samples below 0.")
     require(d != 0, "it has no columns.")
     width = d or (1 if model.scaling is None else len(model.scaling.offset))
-    x = jax.ShapeDtypeStruct((1, width), np.float32)  # JAX refuses shapes that do not fit
-    scaled = x if model.scaling is None else jax.eval_shape(model.scaling, x)
-    values = jax.eval_shape(lambda basis, x, coef: basis.apply(x, coef), model.basis, scaled, model.coef)
-    sound = scaled.shape == x.shape and values.shape == (1, *machines)
-    require(sound, f"coef has shape {model.coef.shape}: coefficients of {machines} machines are needed.")
+    x = jax.ShapeDtypeStruct((1, width), np.float32)
+    try:
+        values = jax.eval_shape(_predicted, model, x)
+    except (TypeError, ValueError) as fault:  # JAX refuses shapes that do not fit
+        raise InputError(f"its shapes do not fit together: {str(fault)[:120]}") from None
+    require(
+        values.shape == (1, *machines), f"coef has shape {model.coef.shape}: that of {machines} machines is needed."
+    )
     if layout is not None:
         named = len(layout.columns or ())
         fits = layout.columns is None or d in (None, named)
@@ -261,3 +261,7 @@ def _require_sound(model: Model) -> None:
     if sigmoids is not None:
         sound = len(sigmoids) == np.size(model.bias) and classes is not None and np.isfinite(sigmoids).all()
         require(bool(sound), f"the sigmoids are {str(sigmoids)[:80]}: a slope and a shift for each machine are needed.")
+
+
+def _predicted(model: Model, x: Any) -> Array:
+    return model.basis.apply(x if model.scaling is None else model.scaling(x), model.coef)

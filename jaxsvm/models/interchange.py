@@ -8,7 +8,6 @@ import os
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from jaxsvm import __version__
@@ -25,9 +24,9 @@ from jaxsvm.models.libsvm import (
     tell_of_preparation,
     to_libsvm,
 )
-from jaxsvm.models.model import Model
+from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.points.rows import Rows
+from jaxsvm.points.rows import CSR
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.files import write_whole
 
@@ -247,7 +246,7 @@ def _decisions(graph: Graph, model: Model, x: str) -> str:
     elif kernel is None:
         raise InputError(f"model has {type(basis).__name__}: kernels at points, or features of `gram`, are needed.")
     elif isinstance(basis, KernelBasis) and type(kernel) is Linear:  # weights, however many support vectors there are
-        values, coef = x, _weights(basis.x, coef)
+        values, coef = x, _double((scipy_rows(basis.x) if isinstance(basis.x, CSR) else _double(basis.x)).T @ coef)
     elif type(kernel) is Precomputed:
         values = graph("Gather", x, np.asarray(basis.x, np.int64), axis=1)
     else:
@@ -368,17 +367,9 @@ def _labels(classes: tuple[Any, ...]) -> np.ndarray:
     return labels.astype(kinds[labels.dtype.kind])
 
 
-def _weights(x: Any, coef: np.ndarray) -> np.ndarray:
-    """Return `X' coef`, `(d,)` or `(d, pairs)`, without making sparse points dense."""
-    if not isinstance(x, Rows):
-        return _double(x).T @ coef
-    with jax.enable_x64(True):
-        return _double(x.transposed_dot(jax.device_put(coef)))
-
-
 def _dense(x: Any) -> np.ndarray:
     """Return dense points; refuse sparse ones that would take too much."""
-    if not isinstance(x, Rows):
+    if not isinstance(x, CSR):
         return _double(x)
     q, d = x.shape
     if 8 * q * d > SIZES.bytes_held:
@@ -387,5 +378,4 @@ def _dense(x: Any) -> np.ndarray:
             f"to {SIZES.bytes_held // 8} numbers are made dense. Train with a linear kernel, of which only "
             "weights are written, or with fewer columns."
         )
-    with jax.enable_x64(True):
-        return _double(x.rows(jax.numpy.arange(q)))
+    return _double(scipy_rows(x).toarray())
