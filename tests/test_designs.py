@@ -158,61 +158,6 @@ def test_folds_of_several_classes_and_of_targets_are_fits_of_the_other_rows():
         designs.cross_validate(rows, [1.0], folds=3, tol=1e-9, max_passes=2, **options)
 
 
-def test_tuned_values_are_the_best_of_what_was_scored():
-    x, y, _ = data(200, noise=3.0)
-    rows = designs.from_arrays(x, y)
-    found = designs.tune(rows, 10.0, folds=3)
-    assert [len(trial.scores.Cs) for trial in found.trials] == [7, 5, 5]
-    np.testing.assert_allclose(found.trials[0].scores.Cs, 10.0 ** np.arange(-2.0, 5))
-    assert found.score == max(trial.scores.mean.max() for trial in found.trials)
-    again = designs.cross_validate(rows, [found.C], folds=3)
-    np.testing.assert_allclose(again.mean, found.score, atol=0.01)
-    fit = designs.fit(rows, found.C, tol=1e-3)
-    np.testing.assert_array_equal(found.fit.coef, fit.coef)
-    assert found.kernel is None and "DesignTuned(C=" in repr(found)
-    for loss, target in (("squared_hinge", y), ("epsilon_insensitive", x @ [1.0, 2.0, 3.0] + 5)):
-        other = designs.from_arrays(x, target, regression=loss == "epsilon_insensitive")
-        found = designs.tune(other, folds=2, loss=loss, bias="free", rounds=1)
-        assert found.fit.status.name == "CONVERGED" and found.score > (-0.1 if "eps" in loss else 0.6)
-
-
-def test_a_width_is_tuned_where_a_wrong_one_separates_nothing(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, size=(400, 2))
-    y = np.where(np.sin(6 * x[:, 0]) * np.sin(6 * x[:, 1]) > 0, 1, -1)
-    start = RBF(np.float64(0.5))
-    found = designs.tune(designs.from_arrays(x, y), 1.0, 4, kernel=start, rank=64, rounds=2)
-    assert len(found.trials) == 8
-    first = [float(trial.kernel.gamma) for trial in found.trials[:5]]
-    np.testing.assert_allclose(first, 0.5 * 4.0 ** np.arange(-2, 3))
-    assert float(found.trials[6].kernel.gamma) in first[3:]  # a round begins at the best of the one before
-    assert float(found.kernel.gamma) > 1.9 and found.score > 0.9 > found.trials[0].scores.mean.max()
-    assert "gamma=" in repr(found) and (found.note is None or found.note in repr(found))
-    assert (found.fit.predict(x) == y).mean() > 0.9
-    path = tmp_path / "rows.csv"
-    np.savetxt(path, np.column_stack([x, y]), delimiter=",", header="a,b,label", comments="", fmt="%.17g")
-    same = designs.tune(designs.from_files(path), 1.0, 4, kernel=start, rank=64, rounds=2)
-    assert (same.C, float(same.kernel.gamma)) == (found.C, float(found.kernel.gamma))
-
-
-def test_a_search_without_time_returns_what_it_has():
-    x, y, _ = data(100)
-    rows = designs.from_arrays(x, y)
-    with pytest.warns(ConvergenceWarning, match="INTERRUPTED"):
-        found = designs.tune(rows, folds=2, max_seconds=0.0)
-    assert found.fit.status.name == "INTERRUPTED" and len(found.trials) == 1
-    assert "is the largest of the grid" in repr(dataclasses.replace(found, C=found.trials[0].scores.Cs[-1]))
-    for given, message in (
-        ({"C": 0.0}, "C is"), ({"rounds": 0}, "rounds is 0"), ({"kernel": 0.5}, "kernel is a float"),
-        ({"folds": 1}, "folds is 1"), ({"folds": "x"}, "folds is"), ({"loss": "log"}, "loss is 'log'"),
-        ({"interrupt": "x"}, "interrupt is"),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match=message):
-            designs.tune(rows, **given)
-    with pytest.raises(InputError, match="design"):
-        designs.tune(x)
-
-
 def test_linear_svc_takes_rows_that_lie_anywhere(tmp_path):
     NotFittedError = pytest.importorskip("sklearn.exceptions").NotFittedError
     from jaxsvm.estimators import LinearSVC
@@ -237,7 +182,7 @@ def test_linear_svc_takes_rows_that_lie_anywhere(tmp_path):
     for given in ({"y": y}, {"sample_weight": y}):
         with pytest.raises(InputError, match="labels and weights of its own"):
             LinearSVC().fit(rows, **given)
-    with pytest.raises(InputError, match=r"designs\.tune"):
+    with pytest.raises(InputError, match=r"designs\.cross_validate"):
         jaxsvm.tune(RBF(1.0), rows, None, folds=3)
 
 
@@ -356,6 +301,14 @@ def test_partitions_that_cannot_be_used_are_refused_by_name():
     for parts, how, message in cases:
         with pytest.raises(InputError, match=message):
             designs.fit(designs.from_dask(parts, **how), loss="epsilon_insensitive" if how else "hinge")
+    pandas, frames = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    rows = frames.from_pandas(pandas.DataFrame({"a": f, "b": y}), npartitions=2)
+    assert len(repr(designs.from_dask(rows, label="b"))) < 100
+    with pytest.raises(
+        DataError, match="text, or leave the column out. Dask's `fillna`"
+    ) as refused:  # no option of `load`
+        designs.from_dask(rows.assign(c="red"), label="b")
+    assert "--" not in str(refused.value)
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "epsilon_insensitive"])

@@ -46,7 +46,7 @@ LINES = {
     "coresets": 2_656,
     "datasets": 2_133,
     "derivatives": 450,
-    "designs": 2_342,
+    "designs": 2_131,
     "estimators": 2_853,
     "face": 310,
     "gram": 1_219,

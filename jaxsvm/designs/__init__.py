@@ -6,13 +6,11 @@ from jaxsvm.designs.fit import DesignFit, cross_validate, fit
 from jaxsvm.designs.places.arrays import from_arrays
 from jaxsvm.designs.places.dask_ import from_dask
 from jaxsvm.designs.places.files import from_files
-from jaxsvm.designs.tuning import DesignTuned, tune
 
 __all__ = [
     "Chunk",
     "Design",
     "DesignFit",
-    "DesignTuned",
     "cross_validate",
     "fit",
     "fourier",
@@ -21,5 +19,4 @@ __all__ = [
     "from_files",
     "nystroem",
     "standardised",
-    "tune",
 ]

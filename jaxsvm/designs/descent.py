@@ -36,47 +36,26 @@ from jaxsvm.results.judge import judged
 
 @dataclasses.dataclass
 class Lane:
-    """The descent of one SVM, in arrays and numbers of NumPy.
+    """The descent of one SVM, in arrays and numbers of NumPy."""
 
-    Attributes:
-        penalty: Curvature of the regulariser, `(p,)`: 1; for the constant 1, or 0 if it is not regularised.
-        constant: Whether there is a constant.
-        square: Whether the hinges are squared.
-        mu: Width of the ramp; of squared hinges, which have none, the unit of `reach`.
-        w: The last accepted point, the constant last, `(p,)`.
-        step: The step from there, `(p,)`.
-        slope: Derivative of F along it, with a minus sign.
-        t: Part of the step to try next.
-        tries: How many trials of this step were refused.
-        idle: Passes since P or D last improved.
-        reach: Distance to the margin within which rows are to be fetched at w; 0: none.
-        best: The point of the least value, `(p,)`.
-        P: Its value, an upper bound of the optimum.
-        D: A lower bound of it.
-        s: Constants of the planes, `(k,)`; the first is 0.
-        pull: Slopes of the planes, with a minus sign, `(k, p)`.
-        off: By how much rounding may have raised the planes, `(k,)`.
-        wide: By how much their slopes may be off either way, `(k, p)`.
-    """
-
-    penalty: np.ndarray
-    constant: bool
-    square: bool
-    mu: float
-    w: np.ndarray
-    step: np.ndarray
-    slope: float = 0.0
-    t: float = 0.0
-    tries: int = 0
-    idle: int = 0
-    reach: float = 0.0
-    best: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
-    P: float = np.inf
-    D: float = 0.0
-    s: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
-    pull: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))
-    off: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))
-    wide: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))
+    penalty: np.ndarray  # curvature of the regulariser, `(p,)`: 1; for the constant 1, or 0 if it is not regularised
+    constant: bool  # whether there is a constant
+    square: bool  # whether the hinges are squared
+    mu: float  # width of the ramp; of squared hinges, which have none, the unit of `reach`
+    w: np.ndarray  # the last accepted point, the constant last, `(p,)`
+    step: np.ndarray  # the step from there, `(p,)`
+    slope: float = 0.0  # derivative of F along it, with a minus sign
+    t: float = 0.0  # part of the step to try next
+    tries: int = 0  # how many trials of this step were refused
+    idle: int = 0  # passes since P or D last improved
+    reach: float = 0.0  # distance to the margin within which rows are to be fetched at w; 0: none
+    best: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))  # the point of the least value, `(p,)`
+    P: float = np.inf  # its value, an upper bound of the optimum
+    D: float = 0.0  # a lower bound of it
+    s: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))  # constants of planes, `(k,)`; the first 0
+    pull: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))  # slopes with a minus sign, `(k, p)`
+    off: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(1))  # how much rounding may have raised them
+    wide: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))  # and their slopes be off, `(k, p)`
 
     @staticmethod
     def at(w: np.ndarray, bias: str, square: bool, mu: float) -> "Lane":
@@ -214,19 +193,12 @@ class Lane:
 
 @dataclasses.dataclass(frozen=True)
 class Hinges:
-    """Hinges of fetched rows, for one lane.
+    """Hinges of fetched rows, for one lane."""
 
-    Attributes:
-        X: `sigma (x, 1)`, `(m, p)`.
-        q: Where they begin, `(m,)`.
-        c: Their factors, > 0, `(m,)`.
-        a: Dual variables at the lane's point, `(m,)`.
-    """
-
-    X: np.ndarray
-    q: np.ndarray
-    c: np.ndarray
-    a: np.ndarray
+    X: np.ndarray  # `sigma (x, 1)`, `(m, p)`
+    q: np.ndarray  # where they begin, `(m,)`
+    c: np.ndarray  # their factors, > 0, `(m,)`
+    a: np.ndarray  # dual variables at the lane's point, `(m,)`
 
     def constant(self, a: np.ndarray, square: bool) -> float:
         """Return the constant of the plane of dual variables, `(m,)`."""

@@ -43,18 +43,13 @@ from jaxsvm.results.judge import verdict
 from jaxsvm.runtime.arrays import checked, require_one_of, require_positive, require_seconds, require_whole, transfers
 from jaxsvm.runtime.files import require_writable, write_arrays
 
-KEPT = ("weight", "centre")
-"""Numbers of a run that its file keeps, beside that of its passes."""
-
 
 def saved(run: Run, path: str | os.PathLike[str] | None) -> None:
     """Write the state of a run, whole or not at all; of several processes the first writes."""
     if path is None or jax.process_index() > 0:
         return
-    arrays: dict[str, Any] = {
-        "run": json.dumps(_description(run) | {name: getattr(run, name) for name in ("passes", *KEPT)})
-    }
-    arrays["described"] = run.described
+    kept = json.dumps(_description(run) | {"passes": run.passes, "centre": run.centre})
+    arrays: dict[str, Any] = {"run": kept, "described": run.described}
     for k, lane in enumerate(run.lanes):
         arrays |= {f"{k}.{field.name}": getattr(lane, field.name) for field in dataclasses.fields(Lane)}
     write_arrays(path, arrays)
@@ -87,8 +82,7 @@ def restored(run: Run, path: str | os.PathLike[str] | None) -> bool:
         raise InputError(
             f"checkpoint is {name!r}: it is of another run ({', '.join(other)} differ); remove it or name another file."
         )
-    run.lanes, run.passes = lanes, run.passes + kept["passes"]
-    run.weight, run.centre = (kept[name] for name in KEPT)
+    run.lanes, run.passes, run.centre = lanes, run.passes + kept["passes"], kept["centre"]
     return True
 
 

@@ -56,15 +56,10 @@ class Sums(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Evaluate linear SVMs at points: a function of a chunk and lanes.
+    """Evaluate linear SVMs at points: a function of a chunk and lanes."""
 
-    Attributes:
-        loss: "hinge", "squared_hinge" or "epsilon_insensitive".
-        folds: Number of folds; row i is of fold `i % folds`.
-    """
-
-    loss: str
-    folds: int = 1
+    loss: str  # one of `LOSSES`
+    folds: int = 1  # number of folds; row i is of fold `i % folds`
 
     def __call__(self, chunk: Chunk, lanes: Lanes) -> Sums:
         """Return the sums over a chunk."""
@@ -178,14 +173,10 @@ class Missed:
     """Sum the weights of held-out rows with a wrong label, or squared errors of targets: a function of a chunk, lanes.
 
     Lanes are ordered by folds, values of C and classes.
-
-    Attributes:
-        of: The evaluation whose folds they are.
-        values: Number of values of C.
     """
 
-    of: Evaluate
-    values: int
+    of: Evaluate  # the evaluation whose folds they are
+    values: int  # number of values of C
 
     def __call__(self, chunk: Chunk, lanes: Lanes) -> tuple[Array, Array]:
         """Return the sums `(folds, values)`, and the weights of the folds `(folds,)`."""

@@ -7,30 +7,18 @@ import dataclasses
 class Measured:
     """Tuned numbers, with their units."""
 
-    first_ramp: float = 4.0
-    """Width of the first ramp, in units of the scores: all rows lie on it at w = 0."""
-    narrowing: float = 0.1
-    """Least factor by which a pass narrows a ramp."""
-    refused_trials: int = 4
-    """Trials of a step that may be refused before the last one is accepted."""
-    rows_near: float = 4.0
-    """Rows on a ramp a coefficient, below which rows near the margin are fetched."""
-    most_rows: int = 16384
-    """Rows that are fetched at most."""
-    multiplications: float = 4e9
-    """Multiplications that a system of fetched rows may cost: about 50 ms."""
-    rows_per_start_row: int = 8
-    """Rows for each row of the part that a start is computed from."""
-    rough_gap: float = 0.1
-    """Largest relative gap of that start: a point with a larger one, such as 0, says nothing of the width of a ramp."""
-    start_passes: int = 30
-    """Passes over that part."""
-    short_step: float = 0.1
-    """Part of a step below which the ramp was too narrow for it, and becomes wider."""
-    idle_passes: int = 12
-    """Passes without any progress after which a machine ends."""
-    planes: int = 40
-    """Planes of a lane, above which half of them are dropped."""
+    first_ramp: float = 4.0  # width of the first ramp, in units of the scores: all rows lie on it at w = 0
+    narrowing: float = 0.1  # least factor by which a pass narrows a ramp
+    refused_trials: int = 4  # trials of a step that may be refused before the last one is accepted
+    rows_near: float = 4.0  # rows on a ramp a coefficient, below which rows near the margin are fetched
+    most_rows: int = 16384  # rows that are fetched at most
+    multiplications: float = 4e9  # multiplications that a system of fetched rows may cost: about 50 ms
+    rows_per_start_row: int = 8  # rows for each row of the part that a start is computed from
+    rough_gap: float = 0.1  # largest relative gap of that start: a worse point says nothing of a ramp's width
+    start_passes: int = 30  # passes over that part
+    short_step: float = 0.1  # part of a step below which the ramp was too narrow for it, and becomes wider
+    idle_passes: int = 12  # passes without any progress after which a machine ends
+    planes: int = 40  # planes of a lane, above which half of them are dropped
 
     def rows_fetched(self, p: int) -> int:
         """Return how many rows may be fetched for p coefficients."""

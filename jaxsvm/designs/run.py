@@ -19,49 +19,30 @@ from jaxsvm.runtime.arrays import device_memory, memory, require_memory, zero_fi
 
 
 class Machine(NamedTuple):
-    """One linear SVM.
+    """One linear SVM."""
 
-    Attributes:
-        C: Factor of the loss.
-        positive: The number of the class that is +1.
-        fold: The fold that is left out; -1: none.
-    """
-
-    C: float
-    positive: int = 1
-    fold: int = -1
+    C: float  # factor of the loss
+    positive: int = 1  # the number of the class that is +1
+    fold: int = -1  # the fold that is left out; -1: none
 
 
 @dataclasses.dataclass
 class Run:
-    """The state of a run.
+    """The state of a run."""
 
-    Attributes:
-        design: The rows.
-        evaluate: What a pass computes.
-        machines: The SVMs.
-        bias: "regularized", "none" or "free".
-        epsilon: Half-width of the tube of regression.
-        tol: The relative gap at which a machine ends.
-        lanes: Their descents.
-        passes: Number of passes over the rows.
-        weight: The sum of all weights.
-        centre: The mean of targets if the constant is free, else 0: lanes compute with targets less this.
-        described: Sums that describe the rows, by which a resumed run checks that they are the same.
-        sizes: Roots of the weighted sums of squares of features, 1 and q: scores and losses round in such units.
-    """
-
-    design: Design
-    evaluate: Evaluate
-    machines: list[Machine]
-    bias: str
-    epsilon: float
-    tol: float
-    lanes: list[Lane] = dataclasses.field(default_factory=list)
-    passes: int = 0
-    weight: float = 0.0
-    centre: float = 0.0
+    design: Design  # the rows
+    evaluate: Evaluate  # what a pass computes
+    machines: list[Machine]  # the SVMs
+    bias: str  # "regularized", "none" or "free"
+    epsilon: float  # half-width of the tube of regression
+    tol: float  # the relative gap at which a machine ends
+    lanes: list[Lane] = dataclasses.field(default_factory=list)  # their descents
+    passes: int = 0  # over the rows
+    weight: float = 0.0  # the sum of all weights
+    centre: float = 0.0  # the mean of targets if the constant is free, else 0: lanes see targets less this
+    # Roots of the weighted sums of squares of features, 1 and q: scores and losses round in such units.
     sizes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
+    # Sums that describe the rows, by which a resumed run checks that they are the same.
     described: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     def begin(self, init: np.ndarray | None = None) -> None:
@@ -78,13 +59,10 @@ class Run:
         require_memory(needed, what, "fit some at a time, or fewer features", min(known, default=None))
         design, classes = self.design, self.design.classes
         weights, x, moments = self.describe()
-        self.weight, unit = float(weights.sum()), 1.0
         if not self.weight > 0:
             raise InputError("design has no row with a positive weight: at least one must count.")
-        if classes is None:
-            total, (first, second) = weights.sum(), moments.sum(axis=0)
-            unit = float(np.sqrt(max(second / total - (first / total) ** 2, 0))) or 1.0
-            self.centre = float(first / total) if self.bias == "free" else 0.0
+        first, second = moments.sum(axis=0) / self.weight  # of targets
+        unit = 1.0 if classes is not None else float(np.sqrt(max(second - first**2, 0))) or 1.0
         part = None if init is not None else self.part_of_rows()
         for number, machine in enumerate(self.machines):
             _require_cost(machine.C * self.weight / design.n)
@@ -110,9 +88,12 @@ class Run:
         """Return weights, sums of features and moments of targets, of folds and classes, in one pass."""
         *found, squares = self.design.total(Describe(self.evaluate.folds, len(self.design.classes or ())))
         self.passes, self.described = self.passes + 1, np.concatenate([np.ravel(part) for part in found])
-        many = found[0].sum()
-        begins = many if self.design.classes is not None else 2 * (4 * found[2][:, 1].sum() + self.epsilon**2 * many)
-        self.sizes = np.sqrt(np.append(squares, [many, begins]))
+        self.weight, regression = float(found[0].sum()), self.design.classes is None
+        first, second = found[2].sum(axis=0)
+        if regression and self.bias == "free" and self.weight > 0:
+            self.centre = float(first / self.weight)
+        begins = 2 * (4 * second + self.epsilon**2 * self.weight) if regression else self.weight
+        self.sizes = np.sqrt(np.append(squares, [self.weight, begins]))
         return found
 
     def _extremes(self, machine: Machine, weights: Any, x: Any, moments: Any) -> list[tuple[float, np.ndarray]]:

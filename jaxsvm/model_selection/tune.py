@@ -351,7 +351,7 @@ def _check(
     if hasattr(x, "total") and hasattr(x, "chosen"):
         raise InputError(
             "x is a design, and each step along a derivative would take passes over its rows: "
-            "`jaxsvm.designs.tune(x, C, folds, kernel=kernel)` scores several values of C in the same passes."
+            "`jaxsvm.designs.cross_validate(x, Cs, folds)` scores several values of C in the same passes."
         )
     if (validation is None) == (folds is None):
         passed = "both" if folds is not None else "neither"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 from typing import Any, Protocol
 
 import jax
@@ -21,7 +22,7 @@ from jaxsvm.datasets.labels import is_nothing
 from jaxsvm.datasets.reading import load
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
-from jaxsvm.errors import InputError, require_finite, require_package
+from jaxsvm.errors import DataError, InputError, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.arrays import in_a_line, transfers, zero_filled
 
@@ -44,7 +45,7 @@ class DaskDesign:
 
     __repr__ = in_a_line
 
-    parts: list[Any]  # persisted chunks, delayed
+    parts: list[Any] = dataclasses.field(repr=False)  # persisted chunks, delayed
     n: int  # number of rows
     d: int  # number of features
     classes: tuple[Any, ...] | None  # labels; None for regression
@@ -106,22 +107,16 @@ def from_dask(
         MissingPackageError: If Dask is not installed.
     """
     dask = require_package("dask", "from_dask")
-    parts = _partitions(data, label, weight)
-    if not parts:
-        raise InputError("data has no partitions.")
-    parts = dask.persist(*[dask.delayed(_checked)(part) for part in parts])
+    parts = dask.persist(*[dask.delayed(_checked)(part) for part in _partitions(data, label, weight)])
     (found,) = dask.compute([dask.delayed(_described)(part, regression) for part in parts])
     widths = {d for n, d, _ in found if n}
     if len(widths) != 1:
-        raise InputError(f"data has partitions of {sorted(widths)} columns: one number of columns is needed.")
+        raise InputError(f"data has partitions of {sorted(widths) or 'no'} columns: one number of columns is needed.")
     firsts = np.cumsum([0] + [n for n, _, _ in found])
     if classes is None and not regression:
         classes = _classes({label for _, _, own in found for label in own}, int(firsts[-1]))
-    chunks = [
-        dask.delayed(_chunk)(part, int(first), classes, regression)
-        for part, first, (n, _, _) in zip(parts, firsts, found, strict=False)
-        if n
-    ]
+    places = zip(parts, firsts, found, strict=False)
+    chunks = [dask.delayed(_chunk)(part, int(first), classes, regression) for part, first, (n, *_) in places if n]
     return DaskDesign(list(dask.persist(*chunks)), int(firsts[-1]), widths.pop(), classes)
 
 
@@ -129,7 +124,7 @@ def _partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
     """Return delayed partitions `(x, y)` or `(x, y, sample_weight)`, in their order; refuse data of another form."""
     dask = require_package("dask", "from_dask")
     if isinstance(data, list):
-        return [dask.delayed(_parts)(part) for part in data]
+        return data
     if isinstance(data, tuple):
         if len(data) not in (2, 3) or not all(hasattr(part, "to_delayed") for part in data):
             raise InputError("data is a tuple: Dask arrays (x, y) or (x, y, sample_weight) are needed.")
@@ -155,33 +150,36 @@ def _classes(labels: set[Any], n: int) -> tuple[Any, ...]:
     return tuple(sorted(labels))
 
 
-def _parts(part: Any) -> Any:
-    if not isinstance(part, tuple | list) or len(part) not in (2, 3):
-        raise InputError(
-            f"data has a partition that computes to {type(part).__name__}: (x, y) or (x, y, sample_weight) is needed."
-        )
-    return part
-
-
 def _of_frame(frame: Any, label: str, weight: str | None) -> tuple[Any, ...]:
     """Return a partition's features and labels, by the rules of files, and its weights."""
     if not len(frame):
         return np.zeros((0, 1)), np.zeros(0)
-    found = load(frame.drop(columns=[] if weight is None else [weight]), label=label)
+    try:
+        found = load(frame.drop(columns=[] if weight is None else [weight]), label=label)
+    except DataError as error:  # its advice names options of `load`
+        advice = "Dask's `fillna`, `dropna`, `drop` and `get_dummies` do that before."
+        raise DataError(f"{re.sub(OPTIONS, '', str(error))} {advice}") from None
     return (found.x, found.y) if weight is None else (found.x, found.y, frame[weight].to_numpy(float))
 
 
-def _checked(part: tuple[Any, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+OPTIONS = r" \([^()]*--[^()]*\)"
+"""Options of `load` and of the command, in a message."""
+
+
+def _checked(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return a partition as arrays of numbers, weights included."""
+    if not isinstance(part, tuple | list) or len(part) not in (2, 3):
+        raise InputError(
+            f"data has a partition that computes to {type(part).__name__}: (x, y) or (x, y, sample_weight) is needed."
+        )
     x, y, *weight = part
-    x = np.asarray(x.toarray() if hasattr(x, "toarray") else x)
+    x, y = np.asarray(x.toarray() if hasattr(x, "toarray") else x), np.asarray(y)
     x = x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
-    require_finite("data", x)
     weights = np.asarray(weight[0], float) if weight else np.ones(len(x))
-    require_finite("data", weights)
+    for numbers in (x, weights):
+        require_finite("data", numbers)
     if (weights < 0).any():
         raise InputError(f"data has a negative weight, {weights.min():.3g}: weights are >= 0.")
-    y = np.asarray(y)
     if x.ndim != 2 or y.shape != x.shape[:1] or weights.shape != x.shape[:1]:
         raise InputError(
             f"data has a partition with x {x.shape}, labels {y.shape} and weights {weights.shape}: (k, d), (k,) and "
