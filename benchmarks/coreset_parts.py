@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from coresets import load
 
-from jaxsvm import coresets
+from jaxsvm import coresets, designs
 from jaxsvm.coresets.summary import solution
 
 jax.config.update("jax_compilation_cache_dir", "/tmp/cache_cs")
@@ -109,7 +109,7 @@ def processes(rows, counts):
             for _ in range(3):
                 parts = [dask.delayed(partition)(i) for i in range(count)]
                 began = time.perf_counter()
-                small = coresets.from_dask(parts, 1e-3, 1000, 5)
+                small = coresets.of_rows(designs.from_dask(parts), 1e-3, 1000, 5)
                 seconds.append(time.perf_counter() - began)
             best = min(seconds[1:])
             alone = alone or best

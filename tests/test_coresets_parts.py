@@ -1,4 +1,4 @@
-"""Coresets of data that change, and of data on several workers."""
+"""Coresets of data that change."""
 
 import numpy as np
 import pytest
@@ -68,29 +68,6 @@ def test_deleted_points_are_gone_and_others_are_what_counts():
         tree.coreset()
 
 
-@pytest.mark.parametrize("kind", ["delayed", "arrays", "frame"])
-def test_dask_gives_the_same_whoever_computes(kind):
-    dask = pytest.importorskip("dask")
-    x, y = points(500)
-    if kind == "delayed":
-        data = [dask.delayed((x[i : i + 50], y[i : i + 50])) for i in range(0, 500, 50)]
-        options = {}
-    elif kind == "arrays":
-        import dask.array as da
-
-        data, options = (da.from_array(x, chunks=(50, 1)), da.from_array(y, chunks=70)), {}
-    else:
-        pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
-        frame = pd.DataFrame({"a": x[:, 0], "class": y, "b": x[:, 1]})
-        data, options = dd.from_pandas(frame, npartitions=10), {"label": "class"}
-    with dask.config.set(scheduler="synchronous"):
-        one = coresets.from_dask(data, 1.0, 24, 3, clusters=4, **options)
-    with dask.config.set(scheduler="threads", num_workers=4):
-        other = coresets.from_dask(data, 1.0, 24, 3, clusters=4, **options)
-    assert same(one, other) and len(one) == 24 and one.info["partitions"] == 10 and one.info["share"] == 1
-    assert coresets.evaluate(one, (x, y)).excess < 1
-
-
 def test_changes_of_points_that_are_none_are_refused():
     x, y = points(60)
     dynamic = coresets.DynamicCoreset(1.0, 24)
@@ -105,10 +82,3 @@ def test_changes_of_points_that_are_none_are_refused():
             change()
     dynamic.delete([])
     assert len(dynamic) == 60
-
-
-def test_partitions_of_different_widths_are_refused():
-    dask = pytest.importorskip("dask")
-    parts = [dask.delayed((np.ones((4, d)), np.tile([1.0, -1.0], 2))) for d in (4, 3)]
-    with pytest.raises(InputError, match=r"partitions of \[3, 4\] columns"):
-        coresets.from_dask(parts, 1.0, 4)

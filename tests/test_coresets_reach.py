@@ -1,4 +1,4 @@
-"""Coresets on a mesh of devices, for kernels, and from the command line."""
+"""Coresets for kernels, and from the command line."""
 
 import json
 
@@ -74,14 +74,3 @@ def test_the_command_writes_a_coreset(tmp_path):
     small = coresets.load_coreset(tmp_path / "small.npz")
     assert small.C == 0.5 and len(small) == report["points"]
     assert jax.numpy.zeros(()).dtype == jax.numpy.float64  # the flag is the user's
-
-
-def test_meshes_are_taken_as_jax_makes_them():
-    x, y = points(60)
-    small = coresets.on_mesh(x, y, 1.0, 24, jax.make_mesh((1,), ("rows",)), clusters=4)
-    one = coresets.coreset(x, y, 1.0, 24, 0, clusters=4, sampler="mixture")
-    np.testing.assert_array_equal(small.weight, one.weight)
-    with pytest.raises(InputError, match="mesh is a str"):
-        coresets.on_mesh(x, y, 1.0, 24, "rows")
-    with pytest.raises(InputError, match="axis is 'columns'"):
-        coresets.on_mesh(x, y, 1.0, 24, jax.make_mesh((1,), ("rows",)), axis="columns")

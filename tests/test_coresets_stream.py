@@ -58,11 +58,11 @@ def test_a_first_call_of_whole_numbers_does_not_truncate_the_others():
 def test_the_state_is_bounded_and_updates_leave_it_alone():
     x, y = points(48 * 17)
     state = run(x, y, [])
-    held = sum(node.x.size for node in state.levels if node is not None) + state.x.size
+    held = sum(node.x.size for node in (state.rest, *state.levels) if node is not None)
     assert held <= (24 * 5 + 48) * 2
-    before = state.x.copy(), state.filled
+    before = state.rest.x.copy(), state.filled
     STREAM.update(state, x[:10], y[:10])
-    np.testing.assert_array_equal(before[0], state.x)
+    np.testing.assert_array_equal(before[0], state.rest.x)
     assert state.filled == before[1]
 
 
@@ -111,9 +111,9 @@ def test_a_killed_stream_ends_with_the_same_coreset(tmp_path):
     whole = STREAM.finalize(run(x, y, [48 * 3 + 5]))
     for stop in (7, 48, 48 * 4 + 17, 48 * 8):
         state = STREAM.update(STREAM.init(0), x[:stop], y[:stop])
-        state.save(tmp_path / "state.npz", position=stop)
-        resumed, more = StreamState.restore(tmp_path / "state.npz")
-        assert more == {"position": stop}
+        state.save(tmp_path / "state.npz")
+        resumed = StreamState.restore(tmp_path / "state.npz")
+        assert resumed.rows == stop
         assert same(whole, STREAM.finalize(STREAM.update(resumed, x[stop:], y[stop:])))
     content = (tmp_path / "state.npz").read_bytes()
     (tmp_path / "state.npz").write_bytes(content[: len(content) // 2])
@@ -121,17 +121,17 @@ def test_a_killed_stream_ends_with_the_same_coreset(tmp_path):
         StreamState.restore(tmp_path / "state.npz")
 
 
-@pytest.mark.parametrize("what", ["x", "y", "u", "level_0_x", "level_0_weight", "level_0_y", "level_0_share", "counts"])
+@pytest.mark.parametrize("what", ["0_x", "0_y", "0_weight", "1_x", "1_weight", "1_y", "1_share", "counts"])
 def test_a_state_that_no_stream_leaves_is_refused(tmp_path, what):
     x, y = points(60)
     path = tmp_path / "state.npz"
     run(x, y, []).save(path)
-    assert StreamState.restore(path)[0].rows == 60
+    assert StreamState.restore(path).rows == 60
     stored = dict(np.load(path))
     if what == "counts":
-        stored[what] = np.asarray(str(stored[what]).replace('"filled": 12', '"filled": 4000'))
+        stored[what] = np.asarray(str(stored[what]).replace('"chunks": 1', '"chunks": -1'))
     else:
-        wrong = {"x": np.nan, "y": 0, "u": -1, "share": np.nan, "weight": -2}[what.removeprefix("level_0_")]
+        wrong = {"x": np.nan, "y": 0, "share": np.nan, "weight": -2}[what[2:]]
         stored[what] = np.where(np.arange(stored[what].size).reshape(stored[what].shape) == 0, wrong, stored[what])
     np.savez(path, **stored)
     with pytest.raises(DataError, match="not a state of a stream"):

@@ -285,6 +285,24 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path, monkeypatch):
         designs.fit(designs.from_files(tmp_path / "b.npz"))
 
 
+@pytest.mark.parametrize("kind", ["delayed", "arrays", "frame"])
+def test_partitions_of_any_form_are_the_rows(kind):
+    dask, (x, y, _) = pytest.importorskip("dask"), data(500)
+    if kind == "delayed":
+        rows = designs.from_dask([dask.delayed((x[i : i + 50], y[i : i + 50])) for i in range(0, 500, 50)])
+    elif kind == "arrays":
+        da = pytest.importorskip("dask.array")
+        rows = designs.from_dask((da.from_array(x, chunks=(50, 1)), da.from_array(y, chunks=70)))
+    else:
+        pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+        frame = pd.DataFrame({"a": x[:, 0], "class": y, "b": x[:, 1], "c": x[:, 2]})
+        rows = designs.from_dask(dd.from_pandas(frame, npartitions=10), label="class")
+    found = rows.chosen(Spread(500, 500))
+    assert len(rows.parts) == 10 and rows.classes == (-1, 1)
+    np.testing.assert_array_equal(found.x, x)
+    np.testing.assert_array_equal(found.y, y > 0)
+
+
 def test_partitions_that_cannot_be_used_are_refused_by_name():
     delayed = pytest.importorskip("dask").delayed
     x, y, f = data(50)
@@ -295,6 +313,7 @@ def test_partitions_that_cannot_be_used_are_refused_by_name():
         ([part(x, y), part(x, y.astype(str))], {}, "text in some partitions"),
         ([part(x, y_and_none)], {}, "missing or not finite"),
         ([part(x, y[:, None])], {}, r"labels \(50, 1\)"),
+        ([part(x, y), part(x[:, :2], y)], {}, r"partitions of \[2, 3\] columns"),
         ([part(x, f)], {}, "50 labels in 50 rows"),
         ([part(x, f, np.zeros(50))], {"regression": True}, "no row with a positive weight"),
     ]

@@ -6,7 +6,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from samples import svm
@@ -51,7 +50,7 @@ CALLS = {
     "onnx": lambda: jaxsvm.interchange.to_onnx(jaxsvm.compact(jaxsvm.fit(svm()), svm())),
     "matplotlib.figure": lambda: axes_of(None),
     "duckdb": lambda: jaxsvm.relational.from_duckdb("a.db", ["a"], ("a", "y")),
-    "dask": lambda: jaxsvm.coresets.from_dask(None, 1.0, 20, jax.random.key(0)),
+    "dask": lambda: jaxsvm.designs.from_dask([]),
     "pyarrow.dataset": lambda: jaxsvm.datasets.load(__file__, format="parquet"),
 }
 

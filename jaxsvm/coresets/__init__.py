@@ -13,7 +13,7 @@ from jaxsvm.coresets.construction import coreset
 from jaxsvm.coresets.dynamic import DynamicCoreset
 from jaxsvm.coresets.evaluation import Evaluation, evaluate
 from jaxsvm.coresets.kernel import kernel_coreset, kernel_sensitivity
-from jaxsvm.coresets.rows import from_dask, from_files, of_rows, on_mesh
+from jaxsvm.coresets.rows import from_files, of_rows
 from jaxsvm.coresets.sampling import sample_size
 from jaxsvm.coresets.stream import Stream, StreamState, load_coreset, save_coreset
 from jaxsvm.coresets.summary import Coreset
@@ -27,13 +27,11 @@ __all__ = [
     "coreset",
     "evaluate",
     "exact_sensitivity",
-    "from_dask",
     "from_files",
     "kernel_coreset",
     "kernel_sensitivity",
     "load_coreset",
     "of_rows",
-    "on_mesh",
     "sample_size",
     "save_coreset",
     "sensitivity",

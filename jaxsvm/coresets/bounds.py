@@ -59,7 +59,8 @@ class Cells(NamedTuple):
 
     label: Int[Array, " n"]  # the cell of each point, `(n,)` int32 below 2k: class -1 has the first k
     weight: Float[Array, " n"]  # total weight of a point's cell, `(n,)`
-    offset: Float[Array, "n d"]  # `c - y x`, from the point to its cell's exact weighted mean, `(n, d)`
+    D: Float[Array, " n"]  # length of Delta, `c - y x`, from the point to its cell's exact weighted mean, `(n,)`
+    along: Float[Array, " n"]  # `<Delta, w~>`, with the w of the pilot, `(n,)`
     occupied: Int[Array, ""]  # cells that hold weight, `()`
 
 
@@ -117,15 +118,16 @@ def centres(
     return lax.fori_loop(0, 3, lloyd, seeds)
 
 
-def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int) -> Cells:
-    """Compute the exact weighted means of a partition whose labels are below `most`, for each point."""
+def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int, w: Float[Array, " d"]) -> Cells:
+    """Compute what a partition whose labels are below `most` tells of each point, by its exact weighted means."""
     Z = y[:, None] * x
     total = jax.ops.segment_sum(u, label, most)
     safe = jnp.where(total > 0, total, 1)[:, None]
     mean = jax.ops.segment_sum(u[:, None] * Z, label, most) / safe
     # Once more about the mean: adds what the first sum rounded away.
     mean = mean + jax.ops.segment_sum(u[:, None] * (Z - mean[label]), label, most) / safe
-    return Cells(label, total[label], mean[label] - Z, (total > 0).sum())
+    offset = mean[label] - Z
+    return Cells(label, total[label], jnp.linalg.norm(offset, axis=1), offset @ w, (total > 0).sum())
 
 
 def draw(key: Array, weight: Float[Array, " n"]) -> Int[Array, ""]:
@@ -193,7 +195,8 @@ def _sensitivity(key: Any, x: Any, y: Any, u: Any, C: Any, counts: Any, bound: s
 @partial(jax.jit, static_argnames=("most", "bound", "scaled"))
 def _of_partition(x: Any, y: Any, u: Any, C: Any, label: Any, most: int, bound: str, scaled: bool) -> Array:
     x = centred(x, u)
-    return gammas(cells(x, y, u, label, most), u, C, solve(x, y, C * u), bound, scaled)
+    at = solve(x, y, C * u)
+    return gammas(cells(x, y, u, label, most, at.w), u, C, at, bound, scaled)
 
 
 def smallest(
@@ -203,7 +206,7 @@ def smallest(
     """Return each point's least bound over partitions of several sizes, `(n,)`, and the finest's cells; pure."""
     gamma, cell = jnp.ones_like(u), None
     for i, k in enumerate(sorted(counts)):
-        cell = cells(x, y, u, partition(jax.random.fold_in(key, i), x, y, u, k), 2 * k)
+        cell = cells(x, y, u, partition(jax.random.fold_in(key, i), x, y, u, k), 2 * k, at.w)
         gamma = jnp.minimum(gamma, gammas(cell, u, C, at, bound, scaled, floor))
     assert cell is not None
     return gamma, cell
@@ -221,29 +224,29 @@ def gammas(cell: Cells, u: Array, C: Any, at: Pilot, bound: str, scaled: bool, f
     U_C = jnp.where(cell.weight > 0, cell.weight, 1)
     alpha = jnp.where(scaled, jnp.maximum(U - U_C, 0) / jnp.maximum(U, tiny), 1.0) / (2 * C * U_C)
     o = jnp.maximum(at.dual, jnp.sqrt(tiny))  # keeps products with D^2 from being denormal
-    D = jnp.linalg.norm(cell.offset, axis=1)
+    D = cell.D
     if bound == "printed":
         B = 4.5 * jnp.maximum(4 / 9 * alpha, _root(2 * alpha, 2 * D**2 / (9 * o)))
     elif bound == "fixed":
         B = jnp.maximum(3 * alpha, 18 * _root(2 * alpha, D**2 / (18 * o)))
     else:
-        B = tight(alpha, D, o)
+        B = _tight(alpha, D, o)
     if bound == "dir":
-        B = jnp.minimum(B, directional(alpha, D, o, cell.offset @ at.w, at))
+        B = jnp.minimum(B, _directional(alpha, D, o, cell.along, at))
     lower = jnp.asarray(floor, u.dtype)
     with_floor = jnp.where(lower > 0, _root(alpha, D**2 / (2 * jnp.maximum(lower, tiny))), jnp.inf)
     B = jnp.where(D > 0, jnp.minimum(B, with_floor), jnp.minimum(B, 0) if bound in ("dir", "tight") else B)
     return jnp.where(u > 0, jnp.minimum(1, u / U_C + C * u * B), 0)
 
 
-def tight(alpha: Array, D: Array, o: Array) -> Array:
+def _tight(alpha: Array, D: Array, o: Array) -> Array:
     """Return the supremum of `(r D - alpha r^2) / max(o, r^2 / 2)` over r."""
     near = 2 * alpha * jnp.sqrt(2 * o) >= D
     safe = jnp.where(alpha > 0, alpha, 1)
     return jnp.where(near & (alpha > 0), D**2 / (4 * safe * o), D * jnp.sqrt(2 / o) - 2 * alpha)
 
 
-def directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot) -> Array:
+def _directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot) -> Array:
     """Return the bound G of the module's docstring; `projection` is `<Delta, w~>`.
 
     The optimum lies within `e = sqrt(2 gap)` of the pilot, since F is 1-strongly convex in w.

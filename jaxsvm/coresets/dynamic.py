@@ -16,7 +16,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction import node_plan
-from jaxsvm.coresets.stream import Node, as_coreset, joined, node_key, reduced
+from jaxsvm.coresets.stream import Node, as_coreset, joined, reduced
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
@@ -64,7 +64,6 @@ class DynamicCoreset:
         self._free: list[int] = []
         self._next = 0
         self._nodes: dict[tuple[int, int], Node | None] = {}
-        self._versions: dict[tuple[int, int], int] = {}
         self._dirty: set[int] = set()
         self._bound = 0.0
 
@@ -151,7 +150,7 @@ class DynamicCoreset:
             self._dirty = set(range(len(self._u) // self._room))
         level, dirty = 0, sorted(self._dirty)
         for leaf in dirty:
-            self._nodes[0, leaf] = self._compressed(0, leaf, self._leaf(leaf))
+            self._nodes[0, leaf] = self._compressed(self._leaf(leaf))
         count = len(self._u) // self._room
         while count > 1:
             level, count = level + 1, count // 2
@@ -159,7 +158,7 @@ class DynamicCoreset:
             for place in dirty:
                 below = [self._nodes[level - 1, child] for child in (2 * place, 2 * place + 1)]
                 parts = [node for node in below if node is not None]
-                self._nodes[level, place] = self._compressed(level, place, joined(*parts) if parts else None)
+                self._nodes[level, place] = self._compressed(joined(*parts) if parts else None)
         self._dirty = set()
         root = self._nodes[level, 0]
         assert root is not None
@@ -172,13 +171,11 @@ class DynamicCoreset:
         share = float(self._u[part].sum()) / self._bound
         return Node(self._x[part], self._y[part], self._u[part], share) if len(part) else None
 
-    def _compressed(self, level: int, place: int, part: Node | None) -> Node | None:
+    def _compressed(self, part: Node | None) -> Node | None:
         if part is None or len(part.y) <= self.size:
             return part
-        version = self._versions[level, place] = self._versions.get((level, place), 0) + 1
-        key = jax.random.fold_in(node_key(self._key, level, place), version)
         self.reduces += 1
-        return reduced(part, self.C, key, self._plan, 0.0)
+        return reduced(part, self.C, jax.random.fold_in(self._key, self.reduces), self._plan, 0.0)
 
     def _grow(self) -> None:
         """Double the number of leaves; the old ones become the left half."""

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jaxsvm.coresets.bounds import directional, own_partition, tight
+from jaxsvm.coresets.bounds import Cells, gammas, own_partition
 from jaxsvm.coresets.construction import coreset
 from jaxsvm.coresets.pilot import Pilot
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype
@@ -83,14 +83,9 @@ def _bounds(
     g = K @ beta
     mean = member.T @ g / safe
     norm = jnp.sqrt(jnp.maximum(beta @ g, 0))
-    o = jnp.maximum(values[1], jnp.sqrt(jnp.finfo(u.dtype).tiny))
-    alpha = 1 / (2 * C * safe[label])
-    B = tight(alpha, D, o)
-    if bound == "dir":
-        at = Pilot(norm[None], jnp.zeros(()), values[0], o, beta)  # only the length of w is used
-        B = jnp.minimum(B, directional(alpha, D, o, mean[label] - y * g, at))
-    B = jnp.where(D > 0, B, 0)
-    return jnp.where(u > 0, jnp.minimum(1, u / safe[label] + C * u * B), 0)
+    at = Pilot(norm[None], jnp.zeros(()), values[0], values[1], beta)  # of w only the length is used
+    cell = Cells(label, U_C[label], D, mean[label] - y * g, (U_C > 0).sum())
+    return gammas(cell, u, C, at, bound, False)
 
 
 @transfers

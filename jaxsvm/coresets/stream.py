@@ -55,13 +55,17 @@ class Node(NamedTuple):
     """A weighted part, on the host; float64."""
 
     x: np.ndarray  # points, `(k, d)`
-    y: np.ndarray  # signs, `(k,)`; 0 in empty slots
-    weight: np.ndarray  # weights, `(k,)`; 0 in empty slots
+    y: np.ndarray  # signs, `(k,)`
+    weight: np.ndarray  # weights, `(k,)`
     share: Any  # of the regulariser, `()`
     original: Any = np.bool_(True)  # whether the points are the data's own, `()`
     # A lower bound of the optimum of `share 1/2 |w|^2 + C sum u h` over the part's original points, `()`: dual values
     # of coresets prove nothing about the data
     lower: Any = np.float64(0)
+
+    def cut(self, first: int, last: int | None) -> Node:
+        """Return some of its points, as a part without a share."""
+        return Node(self.x[first:last], self.y[first:last], self.weight[first:last], 0.0)
 
     @property
     def opt(self) -> float:
@@ -77,17 +81,16 @@ def joined(*parts: Node) -> Node:
 
 
 def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float) -> Node:
-    """Make a coreset of `plan.m` points; if there are fewer points, the rest of its slots are empty.
+    """Make a coreset of `plan.m` points, or fewer if there are fewer.
 
     C is the factor of the loss of the whole, `floor` a lower bound of its optimum, for parts of one class (0: none).
     """
     with jax.enable_x64(True):
         drawn = constructed(key, *part[:3], C / float(part.share), plan, floor)
-    index = np.minimum(drawn.rows[: plan.m], len(part.y) - 1)
-    weight = drawn.weight[: plan.m]
+    real = drawn.weight > 0
+    index, weight = drawn.rows[real], drawn.weight[real]
     lower = max(float(part.lower), float(part.share * drawn.dual) if part.original else 0.0)
-    y = np.where(weight > 0, part.y[index], 0)
-    return Node(part.x[index], y, weight, part.share, np.bool_(False), np.float64(lower))
+    return Node(part.x[index], part.y[index], weight, part.share, np.bool_(False), np.float64(lower))
 
 
 def bounded(part: Node, C: float) -> Node:
@@ -103,7 +106,7 @@ def node_key(base: Array, level: int, number: int) -> Array:
 
 
 def as_coreset(part: Node, C: float, dtype: Any, info: dict[str, Any]) -> Coreset:
-    """Make a coreset of a node's occupied slots."""
+    """Make a coreset of a node's points that have weight."""
     real = part.weight > 0
     known = {"epsilon": 0.0, "change": 0.0, "notes": ()} if part.original else {"epsilon": np.inf, "notes": (MERGED,)}
     info = {"C": C, "C_data": C, "regulariser": "pinned", "share": float(part.share), "opt": part.opt} | known | info
@@ -179,14 +182,11 @@ class StreamState:
 
     Attributes:
         key: The base key's data.
-        x: The buffer, `(chunk, d)` float64, of which the first `filled` points count; None before the first point.
-        y: Their signs, `(chunk,)`.
-        u: Their weights, `(chunk,)`.
-        filled: Points in the buffer.
+        rest: The points of the buffer, less than a chunk, float64; None before the first point.
         levels: A coreset or None of each level.
         chunks: Chunks reduced so far.
+        weight: The weight of their points.
         rows: Points seen.
-        weight: Their weight.
         opt: The best lower bound of the optimum so far: later points only raise it.
         dtype: Of the points.
     """
@@ -194,32 +194,32 @@ class StreamState:
     __repr__ = in_a_line
 
     key: np.ndarray
-    x: np.ndarray | None = None
-    y: np.ndarray | None = None
-    u: np.ndarray | None = None
-    filled: int = 0
+    rest: Node | None = None
     levels: tuple[Node | None, ...] = ()
     chunks: int = 0
-    rows: int = 0
     weight: float = 0.0
+    rows: int = 0
     opt: float = 0.0
     dtype: str = "float64"
 
-    def save(self, path: str | os.PathLike[str], **more: object) -> None:
-        """Write it to an npz file (no pickle), whole or not at all, with JSON values that `restore` returns."""
-        counts = {name: getattr(self, name) for name in _COUNTS}
-        arrays = {"key": self.key, "counts": np.asarray(json.dumps(counts)), "more": np.asarray(json.dumps(more))}
-        if self.x is not None:
-            arrays |= dict(zip("xyu", (part[: self.filled] for part in self.buffer()), strict=True))
-            arrays["shape"] = np.asarray(self.x.shape)
-        for j, node in enumerate(self.levels):
+    @property
+    def filled(self) -> int:
+        """Return how many points are in the buffer."""
+        return 0 if self.rest is None else len(self.rest.y)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to an npz file (no pickle), whole or not at all."""
+        nodes = (self.rest, *self.levels)
+        counts = {name: getattr(self, name) for name in _COUNTS} | {"nodes": len(nodes)}
+        arrays = {"key": self.key, "counts": np.asarray(json.dumps(counts))}
+        for j, node in enumerate(nodes):
             if node is not None:
-                arrays |= {f"level_{j}_{name}": np.asarray(part) for name, part in node._asdict().items()}
-        write_arrays(path, arrays | {"depth": np.asarray(len(self.levels))})
+                arrays |= {f"{j}_{name}": np.asarray(part) for name, part in node._asdict().items()}
+        write_arrays(path, arrays)
 
     @staticmethod
-    def restore(path: str | os.PathLike[str]) -> tuple[StreamState, dict[str, Any]]:
-        """Read the state that `save` wrote, bit for bit, and the values saved with it.
+    def restore(path: str | os.PathLike[str]) -> StreamState:
+        """Read the state that `save` wrote, bit for bit.
 
         Raises:
             DataError: If the file is something else, is cut short, or holds what no stream can hold: NaN, negative
@@ -227,53 +227,36 @@ class StreamState:
         """
         stored = read_arrays(path, "state of a stream")
         try:
-            counts, more = json.loads(str(stored["counts"])), json.loads(str(stored["more"]))
-            buffer = {}
-            if "shape" in stored:
-                shape = tuple(stored["shape"].tolist())
-                for name, size in (("x", shape), ("y", shape[:1]), ("u", shape[:1])):
-                    buffer[name] = np.zeros(size)
-                    buffer[name][: counts["filled"]] = stored[name]
-            levels = tuple(
-                Node(*(stored[f"level_{j}_{name}"] for name in Node._fields)) if f"level_{j}_x" in stored else None
-                for j in range(int(stored["depth"]))
-            )
-            state = StreamState(stored["key"], levels=levels, **buffer, **counts)
+            counts = json.loads(str(stored["counts"]))
+            nodes = [
+                Node(*(stored[f"{j}_{name}"] for name in Node._fields)) if f"{j}_x" in stored else None
+                for j in range(counts.pop("nodes"))
+            ]
+            state = StreamState(stored["key"], nodes[0], tuple(nodes[1:]), **counts)
             state._check()
-            return state, more
+            return state
         except (KeyError, ValueError, TypeError, OverflowError, AttributeError, IndexError) as error:
             raise DataError(f"{os.fspath(path)}: not a state of a stream ({error}).") from error
 
     def _check(self) -> None:
         """Raise a ValueError for a state that no stream can reach."""
-        jax.random.wrap_key_data(jax.numpy.asarray(self.key))
-        numbers = (self.filled, self.chunks, self.rows, self.weight, self.opt)
+        self.base_key()
+        numbers = (self.chunks, self.rows, self.weight, self.opt)
         if not (np.isfinite(numbers).all() and min(numbers) >= 0 and np.dtype(self.dtype).kind in "biuf"):
             raise ValueError("its counts are no counts")
-        if self.filled and (self.x is None or self.filled > len(self.x)):
-            raise ValueError("its buffer holds fewer points than it counts")
-        parts = [("its buffer", Node(*self.buffer(), share=1.0))] if self.x is not None else []
-        parts += [(f"level {j}", node) for j, node in enumerate(self.levels) if node is not None]
-        for where, node in parts:
-            x, y, u, *numbers = node
-            if x.ndim != 2 or y.shape != x.shape[:1] or u.shape != y.shape or x.shape[1] != parts[0][1].x.shape[1]:
-                raise ValueError(f"{where}: shapes do not agree")
+        nodes = [node for node in (self.rest, *self.levels) if node is not None]
+        for x, y, u, *numbers in nodes:
+            alike = x.ndim == 2 and x.shape == (len(y), nodes[0].x.shape[1]) and y.shape == u.shape == x.shape[:1]
             finite = all(np.isfinite(part).all() for part in (x, u, numbers))
-            signed = (u >= 0).all() and np.isin(y[u != 0], (-1, 1)).all()
-            if not (finite and signed and node.share > 0 and node.lower >= 0):
-                raise ValueError(f"{where}: points, signs, weights, share or bound that no stream holds")
-
-    def buffer(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return points, signs and weights of the buffer, after the first point."""
-        assert self.x is not None and self.y is not None and self.u is not None
-        return self.x, self.y, self.u
+            if not (alike and finite and (u >= 0).all() and np.isin(y, (-1, 1)).all() and min(numbers) >= 0):
+                raise ValueError("it holds points, signs, weights, shares or bounds that no stream holds")
 
     def base_key(self) -> Array:
         """Return the base key."""
         return jax.random.wrap_key_data(jax.numpy.asarray(self.key))
 
 
-_COUNTS = ("filled", "chunks", "rows", "weight", "opt", "dtype")
+_COUNTS = ("chunks", "weight", "rows", "opt", "dtype")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,33 +320,23 @@ class Stream:
         if not np.size(y) and np.shape(rows)[:1] == (0,):
             return state
         dtype = str(np.result_type(float_dtype(x), *([state.dtype] if state.rows else [])))  # that of all calls
-        data = as_data(x, y, sample_weight)
-        capacity, d = 8 * self.size if self.chunk is None else self.chunk, data[0].shape[1]
-        if state.x is None:
-            taken, allowed = capacity * d * 8, SIZES.bytes_to_store
-            if taken > allowed:
-                raise InputError(
-                    f"x has {d} features: a chunk of {capacity} such points takes {taken / 2**30:.1f} GiB, of "
-                    f"{allowed >> 30} allowed; a smaller `chunk` or `size` is needed, or fewer features."
-                )
-            buffer = (np.zeros((capacity, d)), np.zeros(capacity), np.zeros(capacity))
-        else:
-            buffer = tuple(part.copy() for part in state.buffer())
-        if d != buffer[0].shape[1]:
-            raise InputError(f"x has {d} features, the stream {buffer[0].shape[1]}: they must agree.")
-        state = dataclasses.replace(state, **dict(zip("xyu", buffer, strict=True)), dtype=dtype)
-        done = 0
-        while done < len(data[1]):
-            take = slice(done, done + capacity - state.filled)
-            count = len(data[1][take])
-            for part, new in zip(buffer, data, strict=True):
-                part[state.filled : state.filled + count] = new[take]
-            done += count
-            more = {"filled": state.filled + count, "rows": state.rows + count}
-            state = dataclasses.replace(state, **more, weight=state.weight + float(data[2][take].sum()))
-            if state.filled == capacity:
-                state = self._carry(state)
-        return state
+        held = Node(*as_data(x, y, sample_weight), 0.0)
+        count, capacity, d = len(held.y), 8 * self.size if self.chunk is None else self.chunk, held.x.shape[1]
+        taken, allowed = capacity * d * 8, SIZES.bytes_to_store
+        if taken > allowed:
+            raise InputError(
+                f"x has {d} features: a chunk of {capacity} such points takes {taken / 2**30:.1f} GiB, of "
+                f"{allowed >> 30} allowed; a smaller `chunk` or `size` is needed, or fewer features."
+            )
+        if state.rest is not None:
+            if d != state.rest.x.shape[1]:
+                raise InputError(f"x has {d} features, the stream {state.rest.x.shape[1]}: they must agree.")
+            held = joined(state.rest, held)
+        full = len(held.y) // capacity * capacity
+        for first in range(0, full, capacity):
+            state = self._carry(state, held.cut(first, first + capacity))
+        rest = joined(held.cut(full, None))  # a copy
+        return dataclasses.replace(state, rest=rest, rows=state.rows + count, dtype=dtype)
 
     @transfers
     def finalize(self, state: StreamState, m: int | None = None) -> Coreset:
@@ -376,44 +349,31 @@ class Stream:
         Raises:
             InputError: If there was no point.
         """
-        whole = self.union(state)
-        real = whole.weight > 0
-        if m is not None and real.sum() > m:
-            plan = self._plan(m)
-            whole = whole._replace(x=whole.x[real], y=whole.y[real], weight=whole.weight[real])
+        if state.rest is None:
+            raise InputError("state: the stream has seen no point yet.")
+        rest, weight = self._shared(state, state.rest), state.weight + float(state.rest.weight.sum())
+        whole = joined(*filter(None, state.levels), *([bounded(rest, self.C)] if rest.share > 0 else []))
+        if m is not None and (whole.weight > 0).sum() > m:
             key = jax.random.fold_in(state.base_key(), 2**31 - 1)
-            whole = reduced(whole, self.C, key, plan, state.opt)
-        info = {"n": state.rows, "U": state.weight, "sampler": self.sampler, "bound": self.bound}
+            whole = reduced(whole, self.C, key, self._plan(m), state.opt)
+        info = {"n": state.rows, "U": weight, "sampler": self.sampler, "bound": self.bound}
         info |= {"chunks": state.chunks, "opt": max(state.opt, whole.opt)}
         return as_coreset(whole, self.C, state.dtype, info)
-
-    @transfers
-    def union(self, state: StreamState) -> Node:
-        """Return all nodes and the points of the buffer, with their weights.
-
-        Raises:
-            InputError: If there was no point.
-        """
-        if state.x is None:
-            raise InputError("state: the stream has seen no point yet.")
-        rest = [bounded(raw, self.C)] if state.filled and (raw := self._raw(state)).share > 0 else []
-        return joined(*(node for node in state.levels if node is not None), *rest)
 
     def _plan(self, m: int) -> Plan:
         return node_plan(m, self.sampler, self.bound, self.clusters)
 
-    def _raw(self, state: StreamState) -> Node:
-        """Return the points of the buffer; without a total weight, their share is of the next power of two."""
-        x, y, u = (part[: state.filled] for part in state.buffer())
+    def _shared(self, state: StreamState, part: Node) -> Node:
+        """Return the next points with their share; without a total weight, it is that of the next power of two."""
+        own = float(part.weight.sum())
+        whole = state.weight + own
         if self.total_weight is None:
-            whole = 2.0 ** math.ceil(math.log2(max(state.weight, np.finfo(float).tiny)))
-        else:
-            whole = max(self.total_weight, state.weight)
-        return Node(x, y, u, float(u.sum()) / whole)
+            whole = 2.0 ** math.ceil(math.log2(max(whole, np.finfo(float).tiny)))
+        return part._replace(share=own / max(whole, self.total_weight or 0.0))
 
-    def _carry(self, state: StreamState) -> StreamState:
-        """Reduce the full buffer; join and reduce as long as its level is taken."""
-        plan, base, node = self._plan(self.size), state.base_key(), self._raw(state)
+    def _carry(self, state: StreamState, chunk: Node) -> StreamState:
+        """Reduce a chunk; join and reduce as long as its level is taken."""
+        plan, base, node = self._plan(self.size), state.base_key(), self._shared(state, chunk)
         opt, levels, j = state.opt, list(state.levels), 0
         if node.share > 0:
             node = reduced(node, self.C, node_key(base, 0, state.chunks), plan, opt)
@@ -422,5 +382,6 @@ class Stream:
                 node = reduced(joined(below, node), self.C, node_key(base, j, state.chunks), plan, opt)
             levels = levels + [None] * (j + 1 - len(levels))
             levels[j] = node
-            opt = max(opt, joined(*(level for level in levels if level is not None)).opt)
-        return dataclasses.replace(state, filled=0, levels=tuple(levels), chunks=state.chunks + 1, opt=opt)
+            opt = max(opt, joined(*filter(None, levels)).opt)
+        more = {"weight": state.weight + float(chunk.weight.sum()), "chunks": state.chunks + 1}
+        return dataclasses.replace(state, levels=tuple(levels), opt=opt, **more)
