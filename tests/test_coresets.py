@@ -37,7 +37,7 @@ def objective(x, y, u, C, w, b):
 def _bounds():
     @functools.partial(jax.jit, static_argnames=("most", "bound", "scaled"))
     def of(x, y, u, C, label, at, most, bound, scaled):
-        return gammas(cells(x, y, u, label, most), u, C, at, bound, scaled)
+        return gammas(cells(x, y, u, label, most, at.w), u, C, at, bound, scaled)
 
     return of
 
@@ -158,8 +158,8 @@ def test_floor_bounds_dominate_ratios_of_parts_of_one_class():
     lower = 0.5 * float(jax.jit(solve)(x, y, C * u).dual)
     rho = part.mean()
     xs, ys, us = (jnp.asarray(v[part]) for v in (x, y, u))
-    cell = cells(xs, ys, us, jnp.zeros(int(part.sum()), jnp.int32), 1)
     at = jax.jit(solve)(xs, ys, C / rho * us)
+    cell = cells(xs, ys, us, jnp.zeros(int(part.sum()), jnp.int32), 1, at.w)
     gamma = np.asarray(gammas(cell, us, C / rho, at, "dir", False, lower))
     assert (gamma < 1).any()
     rng = np.random.default_rng(0)

@@ -21,6 +21,8 @@ class Measured:
     rows_held: int = 65536  # of a design, that are fetched; of more, so many are drawn
     bytes_held: int = 2**27  # of such rows, in float64
     rows_per_point: int = 8  # of a coreset, that are fetched at least
+    rows_for_centres: int = 4096  # of a design, whose centres serve as those of all rows
+    cells_of_rows: int = 64  # per class
     share_of_bounds_of_rows: float = 0.5  # of the probabilities of rows; the rest is uniform
     pilot_gap: float = 1e-2  # relative gap of the pilot of all rows
     pilot_passes: int = 16  # at most

@@ -4,10 +4,10 @@
 
 Rows that fit are fetched, and `coreset` makes the coreset of them. Of more rows, M are drawn first:
 
-1. `designs` fits the machine to a rough gap (the pilot), whose dual value is a lower bound of the optimum. Its first
-   pass gives the weights and means of the classes, which are the cells of the bounds.
-2. A pass adds up the bounds "dir" on sensitivities (`bounds.py`), t in all, and the totals of `sampling.py`.
-3. A pass draws each row by itself, with `pi = min(1, M (eta gamma / t + (1 - eta) u / U))`.
+1. `designs` fits the machine to a rough gap (the pilot), whose dual value is a lower bound of the optimum.
+2. A sample gives centres of cells; a pass adds up the exact weights and means of the cells.
+3. A pass adds up the bounds "dir" on sensitivities (`bounds.py`), t in all, and the totals of `sampling.py`.
+4. A pass draws each row by itself, with `pi = min(1, M (eta gamma / t + (1 - eta) u / U))`.
 
 Rows drawn have the weights `u / pi`, calibrated to the totals. They are far more than the points that `coreset` then
 makes of them, and so add little to the error. A row is drawn by its number and the key alone: where the rows lie, and
@@ -28,18 +28,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm import designs
-from jaxsvm.coresets.bounds import Cells, gammas
+from jaxsvm.coresets.bounds import Cells, centres, gammas, nearest
 from jaxsvm.coresets.construction import coreset, plan_of
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot
 from jaxsvm.coresets.sampling import calibrated, hinges, totals_of
-from jaxsvm.coresets.summary import Coreset, as_key, padded
+from jaxsvm.coresets.summary import Coreset, as_key, centred, padded
 from jaxsvm.datasets.labels import index_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Chunk, Design, require_design
 from jaxsvm.designs.features import FeatureDesign, Mapped
 from jaxsvm.designs.fit import run_to_end, saved
-from jaxsvm.designs.losses import Evaluate
+from jaxsvm.designs.losses import Evaluate, Spread
 from jaxsvm.designs.run import Machine, Run
 from jaxsvm.errors import InputError
 from jaxsvm.runtime.arrays import require_positive, transfers
@@ -126,13 +126,19 @@ def every_row(chunk: Chunk) -> Bool[Array, " k"]:
 
 
 class Shared(NamedTuple):
-    """What all rows are judged by. A pytree of NumPy arrays; points are about the mean of all rows."""
+    """What all rows are judged by. A pytree of NumPy arrays; points are about the origin of a sample."""
 
     positive: Any  # the number of the class that is +1
     C: Any  # the factor of the loss
     pilot: Pilot  # without dual variables
-    weight: Any  # of the classes -1 and +1, `(2,)`
-    mean: Any  # of `y x` in each, `(2, d)`
+    centres: Any  # of the cells, `(2, k, d)`
+
+
+class Sums(NamedTuple):
+    """Sums over all rows. A pytree."""
+
+    weight: Any  # of each cell, `(2k,)`
+    means: Any  # `sum u y x` of each cell, `(2k, d)`
 
 
 def _drawn(
@@ -142,68 +148,85 @@ def _drawn(
     run = Run(design, Evaluate("hinge"), [Machine(float(C), positive)], "free", 0.0, MEASURED.pilot_gap)
     run_to_end(run, None, MEASURED.pilot_passes, None, checkpoint, callback, "raise")
     saved(run, checkpoint)
-    proof, best = run.certificate(0), run.best(0)
-    weights, sums = (part[0] for part in run.found[:2])  # of each label
-    own = np.arange(len(weights)) == positive
-    weight = np.stack([weights[~own].sum(), weights[own].sum()])
-    origin = sums.sum(axis=0) / weight.sum()
-    mean = np.stack([origin - sums[~own].sum(axis=0) / weight[0], sums[own].sum(axis=0) / weight[1] - origin])
+    proof, w = run.certificate(0), run.best(0)
+    sample = design.chosen(Spread(design.n, MEASURED.rows_for_centres))
+    y = np.where(sample.y == positive, 1.0, -1.0)
+    keys = jax.random.split(key)
+    origin, at = jax.device_get(_centres(keys[0], *padded(sample.x, y, sample.weight)))
     about = Scaling(origin, np.ones_like(origin))
-    parts: Any = best[:-1], best[-1] + best[:-1] @ origin, *map(np.float64, proof[:2]), np.zeros(0)
-    shared = Shared(np.int64(positive), np.float64(C), Pilot(*parts), weight, mean)
-    total, totals = design.total(Mapped(_of_bounds), about, shared)
-    size = _rows_held(design.d, m) / np.asarray([total, weight.sum()])
-    rows = design.chosen(Mapped(_taken), about, shared, size, jax.random.key_data(key))
+    parts: Any = w[:-1], w[-1] + w[:-1] @ origin, *map(np.float64, proof[:2]), np.zeros(0)
+    shared = Shared(np.int64(positive), np.float64(C), Pilot(*parts), at)
+    sums = Sums(*design.total(Mapped(_of_cells), about, shared))
+    total, totals = design.total(Mapped(_of_bounds), about, shared, sums)
+    size = _rows_held(design.d, m) / np.asarray([total, sums.weight.sum()])
+    rows = design.chosen(Mapped(_taken), about, shared, sums, size, jax.random.key_data(keys[1]))
     filled = Chunk(*padded(rows.x, rows.y, rows.weight), first=rows.first[:1])
-    drawn = jax.device_get(_weights(filled, about, shared, size, totals))[: len(rows.y)]
+    weight = jax.device_get(_weights(filled, about, shared, sums, size, totals))[: len(rows.y)]
     known = {"opt": float(proof.dual), "gap": float(proof.primal - proof.dual), "total": float(total)}
-    known |= {"U": float(weight.sum()), "epsilon": np.inf, "notes": (DRAWN_TWICE,)}
-    return rows, drawn, known
+    known |= {"U": float(sums.weight.sum()), "epsilon": np.inf, "notes": (DRAWN_TWICE,)}
+    return rows, weight, known
 
 
-def _of_bounds(chunk: Chunk, shared: Shared) -> tuple[Array, Array]:
+@jax.jit
+def _centres(key: Array, x: Array, y: Array, u: Array) -> tuple[Array, Array]:
+    """Return the origin of a sample, and the centres of its cells about it."""
+    middle = centred(x, u)
+    return x[0] - middle[0], centres(key, middle, y, u, MEASURED.cells_of_rows)
+
+
+def _seen(chunk: Chunk, shared: Shared) -> tuple[Array, Array, Array, Array]:
+    """Return points about the origin, signs, weights and cells."""
+    y = jnp.where(chunk.y == shared.positive, 1.0, -1.0)
+    return chunk.x, y, chunk.weight, nearest(chunk.x, (y > 0).astype(jnp.int32), shared.centres)
+
+
+def _of_cells(chunk: Chunk, shared: Shared) -> Sums:
+    x, y, u, label = _seen(chunk, shared)
+    many = shared.centres.shape[0] * shared.centres.shape[1]
+    means = jax.ops.segment_sum((u * y)[:, None] * x, label, many)
+    return Sums(jax.ops.segment_sum(u, label, many), means)
+
+
+def _of_bounds(chunk: Chunk, shared: Shared, sums: Sums) -> tuple[Array, Array]:
     """Return the sum of the bounds, and the totals that weights are calibrated to."""
-    return _bounds(chunk, shared).sum(), chunk.weight @ _variables(chunk, shared)
-
-
-def _signs(chunk: Chunk, shared: Shared) -> Float[Array, " k"]:
-    return jnp.where(chunk.y == shared.positive, 1.0, -1.0)
+    return _bounds(chunk, shared, sums).sum(), chunk.weight @ _variables(chunk, shared)
 
 
 def _variables(chunk: Chunk, shared: Shared) -> Float[Array, "k p"]:
     """Return the calibrated variables; the pilot pulls with all points that have a loss."""
-    y = _signs(chunk, shared)
-    h = hinges(chunk.x, y, jnp.append(shared.pilot.w, shared.pilot.b)[None])[:, 0]
-    return totals_of(chunk.x, y, h, (h > 0).astype(chunk.x.dtype))
+    x, y, _, _ = _seen(chunk, shared)
+    h = hinges(x, y, jnp.append(shared.pilot.w, shared.pilot.b)[None])[:, 0]
+    return totals_of(x, y, h, (h > 0).astype(x.dtype))
 
 
-def _bounds(chunk: Chunk, shared: Shared) -> Float[Array, " k"]:
-    y = _signs(chunk, shared)
-    label = (y > 0).astype(jnp.int32)
-    offset = shared.mean[label] - y[:, None] * chunk.x
+def _bounds(chunk: Chunk, shared: Shared, sums: Sums) -> Float[Array, " k"]:
+    x, y, u, label = _seen(chunk, shared)
+    mean = sums.means / jnp.where(sums.weight > 0, sums.weight, 1)[:, None]
+    offset = mean[label] - y[:, None] * x
     D, along = jnp.linalg.norm(offset, axis=1), offset @ shared.pilot.w
-    cell = Cells(label, shared.weight[label], D, along, jnp.asarray(2))
-    return gammas(cell, chunk.weight, shared.C, shared.pilot, "dir", False)
+    cell = Cells(label, sums.weight[label], D, along, (sums.weight > 0).sum())
+    return gammas(cell, u, shared.C, shared.pilot, "dir", False)
 
 
-def _probability(chunk: Chunk, shared: Shared, size: Float[Array, "2"]) -> Float[Array, " k"]:
+def _probability(chunk: Chunk, shared: Shared, sums: Sums, size: Float[Array, "2"]) -> Float[Array, " k"]:
     share = MEASURED.share_of_bounds_of_rows
-    return jnp.minimum(1, share * size[0] * _bounds(chunk, shared) + (1 - share) * size[1] * chunk.weight)
+    bounds = share * size[0] * _bounds(chunk, shared, sums)
+    return jnp.minimum(1, bounds + (1 - share) * size[1] * chunk.weight)
 
 
-def _taken(chunk: Chunk, shared: Shared, size: Array, random: Array) -> Bool[Array, " k"]:
+def _taken(chunk: Chunk, shared: Shared, sums: Sums, size: Array, random: Array) -> Bool[Array, " k"]:
     """Draw each row by its number."""
     key = jax.random.wrap_key_data(random)
     number = chunk.first + jnp.arange(len(chunk.weight))
     drawn = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), (), chunk.weight.dtype))(number)
-    return drawn < _probability(chunk, shared, size)
+    return drawn < _probability(chunk, shared, sums, size)
 
 
 @jax.jit
-def _weights(rows: Chunk, about: Scaling, shared: Shared, size: Array, totals: Array) -> Float[Array, " k"]:
+def _weights(rows: Chunk, about: Scaling, shared: Shared, sums: Sums, size: Array, totals: Array) -> Float[Array, " k"]:
     """Return the weights of drawn rows, which are so many that the scales of the totals are estimated of them."""
     rows = rows._replace(x=about(rows.x))
-    pi = _probability(rows, shared, size)
+    pi = _probability(rows, shared, sums, size)
     v, A = jnp.where(rows.weight > 0, rows.weight / jnp.where(pi > 0, pi, 1), 0), _variables(rows, shared)
     s = jnp.where(v > 0, 1 - pi, 0)
     return calibrated(v, s, A, totals, (v * s) @ A**2)

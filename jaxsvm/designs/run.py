@@ -42,7 +42,8 @@ class Run:
     centre: float = 0.0  # the mean of targets if the constant is free, else 0: lanes see targets less this
     # Roots of the weighted sums of squares of features, 1 and q: scores and losses round in such units.
     sizes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
-    found: Any = ()  # weights, sums of features and moments of targets, of folds and classes
+    # Sums that describe the rows, by which a resumed run checks that they are the same.
+    described: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     def begin(self, init: np.ndarray | None = None) -> None:
         """Describe the rows in one pass, and put each lane at its first point.
@@ -84,21 +85,16 @@ class Run:
             self.lanes.append(lane)
 
     def describe(self) -> Any:
-        """Find and return the sums that describe the rows, in one pass."""
-        *self.found, squares = self.design.total(Describe(self.evaluate.folds, len(self.design.classes or ())))
-        self.passes += 1
-        self.weight, regression = float(self.found[0].sum()), self.design.classes is None
-        first, second = self.found[2].sum(axis=0)
+        """Return weights, sums of features and moments of targets, of folds and classes, in one pass."""
+        *found, squares = self.design.total(Describe(self.evaluate.folds, len(self.design.classes or ())))
+        self.passes, self.described = self.passes + 1, np.concatenate([np.ravel(part) for part in found])
+        self.weight, regression = float(found[0].sum()), self.design.classes is None
+        first, second = found[2].sum(axis=0)
         if regression and self.bias == "free" and self.weight > 0:
             self.centre = float(first / self.weight)
         begins = 2 * (4 * second + self.epsilon**2 * self.weight) if regression else self.weight
         self.sizes = np.sqrt(np.append(squares, [self.weight, begins]))
-        return self.found
-
-    @property
-    def described(self) -> np.ndarray:
-        """Return the sums by which a resumed run checks that the rows are the same."""
-        return np.concatenate([np.ravel(part) for part in self.found])
+        return found
 
     def _extremes(self, machine: Machine, weights: Any, x: Any, moments: Any) -> list[tuple[float, np.ndarray]]:
         """Return two planes whose slopes in a free constant have different signs: all `a = c` on one side."""
