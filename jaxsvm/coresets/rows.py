@@ -33,7 +33,7 @@ from jaxsvm.coresets.construction import coreset, plan_of
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot
 from jaxsvm.coresets.sampling import calibrated, hinges, totals_of
-from jaxsvm.coresets.summary import Coreset, as_key, centred, padded
+from jaxsvm.coresets.summary import OF_PARTS, Coreset, as_key, centred, padded
 from jaxsvm.datasets.labels import index_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Chunk, Design, require_design
@@ -44,12 +44,6 @@ from jaxsvm.designs.run import Machine, Run
 from jaxsvm.errors import InputError
 from jaxsvm.runtime.arrays import require_positive, transfers
 from jaxsvm.runtime.files import require_writable
-
-DRAWN_TWICE = (
-    "it is made of rows that were drawn of all, and no error below 1 is known for it. `opt` is a proven lower bound of "
-    "the optimum: one pass over the data, for the objective of its machine, shows how good that machine is."
-)
-
 
 @transfers
 def of_rows(
@@ -163,7 +157,7 @@ def _drawn(
     filled = Chunk(*padded(rows.x, rows.y, rows.weight), first=rows.first[:1])
     weight = jax.device_get(_weights(filled, about, shared, sums, size, totals))[: len(rows.y)]
     known = {"opt": float(proof.dual), "gap": float(proof.primal - proof.dual), "total": float(total)}
-    known |= {"U": float(sums.weight.sum()), "epsilon": np.inf, "notes": (DRAWN_TWICE,)}
+    known |= {"U": float(sums.weight.sum()), "epsilon": np.inf, "notes": (OF_PARTS,)}
     return rows, weight, known
 
 

@@ -38,18 +38,12 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction import Plan, constructed, node_plan
 from jaxsvm.coresets.measured import MEASURED
-from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, solved
+from jaxsvm.coresets.summary import OF_PARTS, Coreset, as_data, as_key, float_dtype, solved
 from jaxsvm.errors import DataError, InputError, require_package
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import checked, in_a_line, require_positive, require_whole, transfers
 from jaxsvm.runtime.files import write_arrays, write_whole
-
-MERGED = (
-    "it is merged of coresets of parts, and no error below 1 is known for it. `opt` is a proven lower bound of the "
-    "optimum: one pass over the data, for the objective of its machine, shows how good that machine is."
-)
-
 
 class Node(NamedTuple):
     """A weighted part, on the host; float64."""
@@ -108,7 +102,7 @@ def node_key(base: Array, level: int, number: int) -> Array:
 def as_coreset(part: Node, C: float, dtype: Any, info: dict[str, Any]) -> Coreset:
     """Make a coreset of a node's points that have weight."""
     real = part.weight > 0
-    known = {"epsilon": 0.0, "change": 0.0, "notes": ()} if part.original else {"epsilon": np.inf, "notes": (MERGED,)}
+    known = {"epsilon": 0.0, "change": 0.0, "notes": ()} if part.original else {"epsilon": np.inf, "notes": (OF_PARTS,)}
     info = {"C": C, "C_data": C, "regulariser": "pinned", "share": float(part.share), "opt": part.opt} | known | info
     return Coreset(part.x[real].astype(dtype), part.y[real], part.weight[real], info)
 

@@ -24,6 +24,12 @@ from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
 
 
+OF_PARTS = (
+    "it is made of coresets of parts, or of rows drawn of all, and no error below 1 is known for it. `opt` is a proven "
+    "lower bound of the optimum: one pass over the data, for the objective of its machine, shows how good that is."
+)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, repr=False)
 class CoresetFit(Fit):
