@@ -9,14 +9,12 @@ one linear SVM in memory, train on all of the data: that is as fast as making th
 """
 
 from jaxsvm.coresets.bounds import exact_sensitivity, sensitivity
-from jaxsvm.coresets.construction import coreset
+from jaxsvm.coresets.construction import coreset, kernel_coreset, kernel_sensitivity
 from jaxsvm.coresets.dynamic import DynamicCoreset
-from jaxsvm.coresets.evaluation import Evaluation, evaluate
-from jaxsvm.coresets.kernel import kernel_coreset, kernel_sensitivity
 from jaxsvm.coresets.rows import from_files, of_rows
 from jaxsvm.coresets.sampling import sample_size
 from jaxsvm.coresets.stream import Stream, StreamState, load_coreset, save_coreset
-from jaxsvm.coresets.summary import Coreset
+from jaxsvm.coresets.summary import Coreset, Evaluation, evaluate
 
 __all__ = [
     "Coreset",

@@ -22,6 +22,7 @@ Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; corrections: docs/math
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -31,38 +32,23 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.coresets.bounds import BOUNDS, REGULARISERS, cluster_counts, smallest
+from jaxsvm.coresets import sampling
+from jaxsvm.coresets.bounds import BOUNDS, REGULARISERS, Cells, cluster_counts, gammas, own_partition, smallest
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.sampling import (
-    calibrated,
-    hinges,
-    inclusion,
-    independent,
-    objectives,
-    pool,
-    pulls,
-    query_error,
-    scores,
-    systematic,
-    totals_of,
-)
-from jaxsvm.coresets.summary import (
-    Coreset,
-    as_data,
-    as_key,
-    float_dtype,
-    notes_on,
-    packed,
-    padded,
-    require_costs,
-    room_for,
-)
+from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, padded, require_costs, room_for
 from jaxsvm.errors import warn
+from jaxsvm.gram.build import gram
+from jaxsvm.kernels import Kernel, Linear
+from jaxsvm.loop.driver import fit
 from jaxsvm.numerics import selection
+from jaxsvm.numerics.linear import inverse_root
 from jaxsvm.points.rows import PointsLike
+from jaxsvm.problems.box import hinge_problem
+from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers
 from jaxsvm.runtime.programs import Program
+from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 
 SAMPLERS = ("mixture", "systematic", "independent")
 
@@ -158,6 +144,38 @@ def coreset(
     return small
 
 
+def packed(drawn: Any, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
+    """Make a coreset of the points that a construction has drawn: each point once, with its weights added."""
+    real = drawn.weight > 0
+    index, place = np.unique(drawn.rows[real], return_inverse=True)
+    weight = np.bincount(place, drawn.weight[real], len(index))
+    U, V, C = float(u.sum()), float(weight.sum()), info["C_data"]
+    if info["regulariser"] == "normalised":
+        weight = weight * (U / V)
+    change = float(drawn.change)
+    if info["regulariser"] == "normalised":  # one more change of each weight
+        change += abs(U / V - 1) * (1 + change)
+    info = info | {"C": C * U / V if info["regulariser"] == "scaled" else C, "change": change}
+    info |= {"total": float(drawn.total), "opt": float(drawn.dual), "gap": float(drawn.primal - drawn.dual)}
+    info |= {"cells": int(drawn.cells), "share": 1.0, "U": U, "index": index, "notes": ()}
+    return Coreset(x[index].astype(dtype), y[index], weight, info)
+
+
+def notes_on(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
+    """Return the warnings about a coreset of data with so many present points and classes."""
+    total, n, notes = small.info["total"], len(small), ()
+    if n == present:
+        return (f"all {n} points are in it: there are no more; take a smaller m, or train on them as they are.",)
+    if len(set(small.y.tolist())) < classes:
+        notes = (f"all {n} points drawn are of one class: take a larger m, or another sampler than 'independent'.",)
+    if classes == 2 and total > present / 2:  # with one class all bounds are 1: the optimum is 0
+        notes += (
+            f"the bounds on sensitivities add up to {total:.0f} of {present} points: at C = {small.info['C_data']:g} "
+            f"{n} points cannot stand for them; take a smaller C, or all of them.",
+        )
+    return notes
+
+
 def _epsilon(small: Coreset, plan: Plan, uniform: float, present: int) -> float:
     """Return the error that a fixed query exceeds with probability 0.05 at most; infinite if none below 1 is known."""
     change, total = small.info["change"], small.info["total"]
@@ -169,7 +187,7 @@ def _epsilon(small: Coreset, plan: Plan, uniform: float, present: int) -> float:
         # The bounds' share of the probabilities: of the draw that is kept, and if a rare class is drawn more often.
         total = total / (MEASURED.share_of_bounds * (1 - uniform) * (1 - 1 / plan.m))
     draws = len(MEASURED.uniform_shares) if plan.choose else 1  # whichever is kept: all of them must be good
-    plain = query_error(max(total, 1.0), plan.m, 0.05 / draws)
+    plain = sampling.query_error(max(total, 1.0), plan.m, 0.05 / draws)
     error = plain + change * (1 + plain)
     return error if error < 1 else float("inf")
 
@@ -222,15 +240,15 @@ def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor:
     floor = jnp.where(at.dual < floor, floor, 0.0)  # a larger optimum of the data's own promises more
     gamma, cell = smallest(keys[0], x, y, u, C, at, plan.counts, plan.bound, plan.scaled, floor)
     total, q = gamma.sum(), gamma
-    h = hinges(x, y, jnp.append(at.w, at.b)[None])[:, 0]
+    h = sampling.hinges(x, y, jnp.append(at.w, at.b)[None])[:, 0]
     share = jnp.where(u > 0, at.a / (C * jnp.where(u > 0, u, 1)), 0)
     if plan.sampler != "independent":
-        s = scores(x, y, u, C, pool(keys[1], x, y, u, C, gamma, at), plan.scaled, floor)
-        parts = jnp.stack([gamma, s, pulls(x, u, share)])
+        s = sampling.scores(x, y, u, C, sampling.pool(keys[1], x, y, u, C, gamma, at), plan.scaled, floor)
+        parts = jnp.stack([gamma, s, sampling.pulls(x, u, share)])
         eta, kappa = MEASURED.share_of_bounds, MEASURED.share_of_pulls
         shares = jnp.array([eta, 1 - eta - kappa, kappa]) / jnp.maximum(parts.sum(axis=1), tiny)
         q = shares @ parts
-    totals = u @ totals_of(x, y, h, share)
+    totals = u @ sampling.totals_of(x, y, h, share)
     pilot = at._replace(b=at.b - at.w @ origin)
     return Proposal(q, cell.label, total, cell.occupied, pilot, h, share, totals, origin)
 
@@ -240,21 +258,21 @@ def draw(
 ) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""]]:
     """Draw m points; return them, their weights, and the largest relative change of a weight by calibration."""
     if plan.sampler == "independent":
-        index = independent(key, proposal.q, plan.m)
+        index = sampling.independent(key, proposal.q, plan.m)
         weight = u[index] * proposal.q.sum() / (m * proposal.q[index])
         used = jnp.arange(plan.m) < m
         return jnp.where(used, index, u.shape[0]), jnp.where(used, weight, 0), jnp.zeros((), u.dtype)
     keys = jax.random.split(key)
-    pi = inclusion(_both_classes(proposal.q, y, m), m)
+    pi = sampling.inclusion(_both_classes(proposal.q, y, m), m)
     order = jnp.lexsort((jax.random.uniform(keys[0], u.shape, u.dtype), proposal.label))
-    index = systematic(keys[1], pi, order, plan.m)
+    index = sampling.systematic(keys[1], pi, order, plan.m)
     plain = jnp.append(u / jnp.where(pi > 0, pi, 1), 0)[index]
     if plan.sampler == "systematic":
         return index, plain, jnp.zeros((), u.dtype)
     rows = jnp.minimum(index, u.shape[0] - 1)
-    A = totals_of(x - proposal.origin[None, :], y, proposal.h, proposal.share)
+    A = sampling.totals_of(x - proposal.origin[None, :], y, proposal.h, proposal.share)
     reach = jnp.where(pi > 0, u * (1 - pi), 0) @ A**2
-    weight = calibrated(plain, 1 - pi[rows], A[rows], proposal.totals, reach)
+    weight = sampling.calibrated(plain, 1 - pi[rows], A[rows], proposal.totals, reach)
     change = jnp.where(plain > 0, jnp.abs(weight / jnp.where(plain > 0, plain, 1) - 1), 0).max(initial=0)
     return index, weight, change
 
@@ -285,7 +303,7 @@ def choose(
         trained = jnp.where(plan.scaled, u.sum() / weight.sum(), 1) * C
         at = solve(x[rows] - proposal.origin[None, :], y[rows], trained * weight, tol=MEASURED.rough_gap)
         machine = jnp.append(at.w, at.b - at.w @ proposal.origin)[None]
-        F = objectives(machine, hinges(x, y, machine), u, C)[0]
+        F = sampling.objectives(machine, sampling.hinges(x, y, machine), u, C)[0]
         return jnp.where(jnp.isfinite(F), F, jnp.inf), (index, weight, change)
 
     shares = jnp.array(MEASURED.uniform_shares, u.dtype)
@@ -295,3 +313,110 @@ def choose(
 
 
 _construct = Program(construct, static_argnames="plan")
+
+
+@transfers
+def kernel_sensitivity(
+    kernel: Kernel, x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *,
+    bound: str = "dir", labels: ArrayLike | None = None, fitted: Fit | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Bound the (pinned) sensitivities of a kernel SVM with a free bias from above, `(n,)` float64; O(n^2) memory.
+
+    Args:
+        kernel: The kernel.
+        x: Points, `(n, d)`.
+        y: Signs in {-1, +1}, `(n,)`.
+        C: The factor of the loss, positive.
+        sample_weight: Weights, `(n,)`, not negative.
+        bound: "dir" or "tight".
+        labels: A partition of each class, `(n,)` integers; None: the classes themselves.
+        fitted: A fit of the problem (`hinge_problem(..., bias="free")`); None: `SMO(tol=1e-4)` makes one.
+
+    Raises:
+        InputError: If an argument cannot be used.
+    """
+    require_one_of("bound", bound, ("dir", "tight"))
+    require_positive("C", C)
+    x, y, u = as_data(x, y, sample_weight)
+    label, most = own_partition(y > 0 if labels is None else labels, y)
+    with jax.enable_x64(True):
+        if fitted is None:
+            problem = hinge_problem(gram(kernel, x), y, C, bias="free", sample_weight=u)
+            fitted = fit(problem, SMO(tol=1e-4))
+        beta, proof = np.asarray(fitted.dual_coef, float), fitted.certificate
+        values = float(proof.primal), float(proof.dual)
+        return np.asarray(_bounds(kernel, x, y, u, float(C), label, most, beta, values, bound))
+
+
+@partial(jax.jit, static_argnames=("most", "bound"))
+def _bounds(
+    kernel: Kernel, x: Array, y: Array, u: Array, C: Any, label: Array, most: int, beta: Array, values: Any, bound: str
+) -> Float[Array, " n"]:
+    """Return the bounds, which need inner products only: with the weights u of a cell C and Z = y phi(x).
+
+    D^2 = K_pp - 2 y_p / U_C sum_q u_q y_q K_pq + 1 / U_C^2 sum_q sum_r u_q u_r y_q y_r K_qr,
+    <c - Z_p, w> = 1 / U_C sum_q u_q y_q g_q - y_p g_p,      g = K beta  for w = sum beta phi(x).
+    """
+    K = kernel.matrix(x, x)
+    member = jnp.where(label[:, None] == jnp.arange(most), (u * y)[:, None], 0)
+    U_C = jax.ops.segment_sum(u, label, most)
+    safe = jnp.where(U_C > 0, U_C, 1)
+    towards = K @ member / safe  # <phi_p, c_C>, (n, most)
+    inner = (member * (K @ member)).sum(axis=0) / safe**2
+    own = jnp.take_along_axis(towards, label[:, None], axis=1)[:, 0]
+    D = jnp.sqrt(jnp.maximum(jnp.diagonal(K) - 2 * y * own + inner[label], 0))
+    g = K @ beta
+    mean = member.T @ g / safe
+    norm = jnp.sqrt(jnp.maximum(beta @ g, 0))
+    at = Pilot(norm[None], jnp.zeros(()), values[0], values[1], beta)  # of w only the length is used
+    cell = Cells(label, U_C[label], D, mean[label] - y * g, (U_C > 0).sum())
+    return gammas(cell, u, C, at, bound, False)
+
+
+@transfers
+def kernel_coreset(
+    kernel: Kernel, x: PointsLike, y: ArrayLike, C: float, m: int, key: Array | int = 0,
+    sample_weight: ArrayLike | None = None, *, rank: int = 128, sampler: str = "mixture", bound: str = "dir",
+    regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None,
+) -> Coreset:  # fmt: skip
+    """Make a coreset of m points for a kernel machine, by Nystroem features and the linear construction.
+
+    It is one for the machine on these features, which is the kernel's as far as the features are exact.
+
+    Args:
+        kernel: The kernel.
+        x: Points, `(n, d)`.
+        y: Signs in {-1, +1}, `(n,)`.
+        C: The factor of the loss, positive.
+        m: Number of points.
+        key: A random key, or a seed: of the landmarks and of the draw.
+        sample_weight: Weights, `(n,)`, not negative.
+        rank: Landmarks, drawn uniformly.
+        sampler: As that of `coreset`.
+        bound: As that of `coreset`.
+        regulariser: As that of `coreset`.
+        clusters: As those of `coreset`.
+
+    Returns:
+        A coreset of the original points, whose `fit()` and `problem()` use the kernel.
+
+    Raises:
+        InputError: If an argument cannot be used.
+    """
+    require_whole("rank", rank, 1)
+    points, y, u = as_data(x, y, sample_weight)
+    with jax.enable_x64(True):
+        key = as_key(key)
+        rank = min(rank, len(y))
+        landmarks = points[np.asarray(jax.random.choice(jax.random.fold_in(key, 1), len(y), (rank,), replace=False))]
+        features = np.asarray(_features(kernel, points, landmarks))
+    small = coreset(features, y, C, m, key, u, sampler, bound, regulariser=regulariser, clusters=clusters)
+    kept = points[small.info["index"]]
+    more = small.info | {"rank": rank} | ({} if isinstance(kernel, Linear) else {"kernel": kernel})
+    return Coreset(kept.astype(float_dtype(x)), small.y, small.weight, more)
+
+
+@jax.jit
+def _features(kernel: Kernel, x: Array, landmarks: Array) -> Float[Array, "n r"]:
+    # Eigenvalues below 1e-10 of the largest are rounding.
+    return kernel.matrix(x, landmarks) @ inverse_root(kernel.matrix(landmarks, landmarks), 1e-10)

@@ -45,6 +45,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.runtime.arrays import require_positive, transfers
 from jaxsvm.runtime.files import require_writable
 
+
 @transfers
 def of_rows(
     design: Design, C: float, m: int, key: Array | int = 0, *, positive: object = None, sampler: str = "mixture",

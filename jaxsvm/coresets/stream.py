@@ -45,6 +45,7 @@ from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import checked, in_a_line, require_positive, require_whole, transfers
 from jaxsvm.runtime.files import write_arrays, write_whole
 
+
 class Node(NamedTuple):
     """A weighted part, on the host; float64."""
 

@@ -1,28 +1,34 @@
-"""The coreset: weighted points, the problem on them and its solution."""
+"""The coreset: weighted points, the problem on them and its solution, and how it compares with the data."""
+
+from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array
+from numpy.typing import ArrayLike
 
+from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
+from jaxsvm.coresets.sampling import hinges, objectives
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.build import gram
-from jaxsvm.gram.measured import MEASURED
+from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.kernels import Linear
 from jaxsvm.kernels.contract import KernelLike
 from jaxsvm.loop.driver import fit
-from jaxsvm.points.rows import CSR, as_points
+from jaxsvm.points.rows import CSR, PointsLike, as_points
 from jaxsvm.problems.arguments import checked_signs, checked_weights
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import in_a_line, require_positive, transfers, zero_filled
+from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
-
 
 OF_PARTS = (
     "it is made of coresets of parts, or of rows drawn of all, and no error below 1 is known for it. `opt` is a proven "
@@ -127,38 +133,6 @@ def require_linear(small: Coreset, what: str) -> None:
         raise InputError(f"{what}: the coreset is of a machine with {small.info['kernel']}, which has no w: `fit` it.")
 
 
-def packed(drawn: Any, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
-    """Make a coreset of the points that a construction has drawn: each point once, with its weights added."""
-    real = drawn.weight > 0
-    index, place = np.unique(drawn.rows[real], return_inverse=True)
-    weight = np.bincount(place, drawn.weight[real], len(index))
-    U, V, C = float(u.sum()), float(weight.sum()), info["C_data"]
-    if info["regulariser"] == "normalised":
-        weight = weight * (U / V)
-    change = float(drawn.change)
-    if info["regulariser"] == "normalised":  # one more change of each weight
-        change += abs(U / V - 1) * (1 + change)
-    info = info | {"C": C * U / V if info["regulariser"] == "scaled" else C, "change": change}
-    info |= {"total": float(drawn.total), "opt": float(drawn.dual), "gap": float(drawn.primal - drawn.dual)}
-    info |= {"cells": int(drawn.cells), "share": 1.0, "U": U, "index": index, "notes": ()}
-    return Coreset(x[index].astype(dtype), y[index], weight, info)
-
-
-def notes_on(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
-    """Return the warnings about a coreset of data with so many present points and classes."""
-    total, n, notes = small.info["total"], len(small), ()
-    if n == present:
-        return (f"all {n} points are in it: there are no more; take a smaller m, or train on them as they are.",)
-    if len(set(small.y.tolist())) < classes:
-        notes = (f"all {n} points drawn are of one class: take a larger m, or another sampler than 'independent'.",)
-    if classes == 2 and total > present / 2:  # with one class all bounds are 1: the optimum is 0
-        notes += (
-            f"the bounds on sensitivities add up to {total:.0f} of {present} points: at C = {small.info['C_data']:g} "
-            f"{n} points cannot stand for them; take a smaller C, or all of them.",
-        )
-    return notes
-
-
 @transfers
 def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1e-8) -> tuple[np.ndarray, float]:
     """Return `w (d,)` and b of the linear hinge SVM with a free bias, to a relative gap, float64."""
@@ -253,13 +227,129 @@ def centred(x: Array, u: Array) -> Array:
 def _dense(x: Any) -> np.ndarray:
     if hasattr(x, "tocsr") or isinstance(x, CSR):
         taken = x.shape[0] * x.shape[1] * 8
-        if taken > MEASURED.bytes_to_store:
+        if taken > SIZES.bytes_to_store:
             raise InputError(
                 f"x is sparse and {x.shape[0]} x {x.shape[1]}: coresets work on dense points (cells have dense means), "
-                f"which take {taken / 2**30:.1f} GiB here, of {MEASURED.bytes_to_store >> 30} allowed; hand it over in "
+                f"which take {taken / 2**30:.1f} GiB here, of {SIZES.bytes_to_store >> 30} allowed; hand it over in "
                 "parts (`Stream`), or with fewer features."
             )
         if isinstance(x, CSR):
             return np.asarray(x.rows(jnp.arange(len(x))))
         return x.toarray()
     return np.asarray(x)
+
+
+class Evaluation(NamedTuple):
+    """Measured errors of a coreset.
+
+    Attributes:
+        worst: The largest relative error of the objective over the queries: others may have a larger one.
+        mean: Their mean.
+        excess: `F(w_S) / F(w*) - 1` of the machine that is trained on the coreset; 0 if both are 0 (one class).
+        optimum: `F(w*)` on the data.
+        queries: `(w, b)` as rows, `(q, d + 1)`: the data's optimum first, the coreset's second.
+        errors: `F_S / F - 1` at each, `(q,)`.
+    """
+
+    __repr__ = in_a_line
+
+    worst: float
+    mean: float
+    excess: float
+    optimum: float
+    queries: np.ndarray
+    errors: np.ndarray
+
+
+@transfers
+def evaluate(
+    coreset: Coreset,
+    data: tuple[PointsLike, ArrayLike] | tuple[PointsLike, ArrayLike, ArrayLike],
+    C: float | None = None,
+    key: Array | int = 0,
+) -> Evaluation:
+    """Measure a coreset against the data that it stands for, at queries chosen to be hard for it.
+
+    Random directions alone say little. The largest errors are at multiples of the optimum, at biases alone, at machines
+    trained on a few points or for another C, and at the end of some steps that climb the error itself.
+
+    Args:
+        coreset: From `jaxsvm.coresets`.
+        data: `(x, y)` or `(x, y, sample_weight)`.
+        C: Another C than the coreset's, positive, in the data's terms.
+        key: A random key of the queries, or a seed.
+
+    Returns:
+        The errors: `worst`, `mean` and `excess` sum them up.
+
+    Raises:
+        InputError: If an argument cannot be used, or the coreset is of a kernel machine.
+    """
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise InputError("data: a tuple (x, y) or (x, y, sample_weight) is needed.")
+    x, y, u = as_data(*data)
+    if coreset.x.shape[1] != x.shape[1]:
+        raise InputError(f"data has {x.shape[1]} features and the coreset {coreset.x.shape[1]}: they must agree.")
+    require_linear(coreset, "evaluate")
+    cost: Any = coreset.info["C_data"] if C is None else C
+    require_positive("C", cost)
+    x_s, y_s, v = as_data(coreset.x, coreset.y, coreset.weight)
+    share = v.sum() / u.sum() if coreset.info["regulariser"] == "scaled" else 1.0
+    with jax.enable_x64(True):
+        measured = _evaluate(as_key(key), *padded(x, y, u, x_s, y_s, v), len(y), float(cost), float(share))
+        queries, errors, F = (np.asarray(part) for part in measured)
+    size = np.abs(errors)
+    # Both are 0 on data of one class.
+    excess = float(F[1] / F[0] - 1) if F[0] > 0 else 0.0 if F[1] == 0 else np.inf
+    return Evaluation(float(size.max()), float(size.mean()), excess, float(F[0]), queries, errors)
+
+
+def _evaluated(
+    key: Array, x: Array, y: Array, u: Array, x_s: Array, y_s: Array, v: Array, n: Any, C: Any, share: Any
+) -> Any:
+    """Return queries, the errors there, and F at the first two; the first n points are the data's."""
+    keys = jax.random.split(key, 4)
+    middle = (u @ x) / u.sum()
+    x, x_s = x - middle, x_s - middle
+    best, own = solve(x, y, C * u), solve(x_s, y_s, C * v / share)
+    d, row = x.shape[1], lambda at: jnp.append(at.w, at.b)
+    size = min(max(2 * d, 8), len(y))
+    count, climbers = 24, 8
+
+    def of_subset(lane: tuple[Array, Array]) -> Array:
+        index, factor = lane
+        return row(solve(x[index], y[index], factor * C * u[index] * n / size, tol=MEASURED.rough_gap))
+
+    index = jax.random.randint(keys[0], (count, size), 0, n)
+    factors = jnp.asarray([0.1, 1.0, 10.0, 1000.0])[jnp.arange(count) % 4]
+    subsets = lax.map(of_subset, (index, factors))
+    norms = 10 ** jax.random.uniform(keys[1], (count, 1), x.dtype, -2, 1.5)
+    gaussians = jax.random.normal(keys[2], (count, d + 1), x.dtype) * norms
+    multiples = jnp.asarray([0.0, 0.25, 0.5, 0.8, 1.25, 2.0, 5.0, 20.0])[:, None] * row(best)
+    biases = jnp.zeros((6, d + 1), x.dtype).at[:, -1].set(jnp.asarray([0.5, -0.5, 1.0, -1.0, 5.0, -5.0]))
+    pool = jnp.concatenate([row(best)[None], row(own)[None], multiples, biases, subsets, gaussians])
+    pool = jnp.where(jnp.isfinite(pool), pool, 0)
+
+    def error(queries: Array) -> Array:
+        whole = objectives(queries, hinges(x, y, queries), u, C)
+        part = objectives(queries, hinges(x_s, y_s, queries), v, C, share)
+        # Both are 0 on data of one class if that class is on its side.
+        return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1) - 1, jnp.where(part > 0, jnp.inf, 0))
+
+    def climb(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        at, step = carry
+        gradient = jax.grad(lambda q: jnp.abs(error(q)).sum())(at)
+        size = jnp.linalg.norm(gradient, axis=1, keepdims=True)
+        new = at + step * gradient / jnp.where(size > 0, size, 1) * jnp.linalg.norm(at, axis=1, keepdims=True)
+        better = (jnp.abs(error(new)) > jnp.abs(error(at)))[:, None]
+        return jnp.where(better, new, at), jnp.where(better, step * 1.2, step / 2)
+
+    _, hardest = lax.top_k(jnp.abs(error(pool)), climbers)
+    climbed, _ = lax.fori_loop(0, 20, climb, (pool[hardest], jnp.full((climbers, 1), 0.1, x.dtype)))
+    queries = jnp.concatenate([pool, climbed])
+    F = objectives(queries[:2], hinges(x, y, queries[:2]), u, C)
+    # Back to the data's own origin.
+    return queries.at[:, -1].add(-queries[:, :-1] @ middle), error(queries), F
+
+
+_evaluate = Program(_evaluated)
