@@ -12,7 +12,7 @@ from test_relational import PATH, join_of
 
 import jaxsvm
 from jaxsvm import designs, relational
-from jaxsvm.designs import descent, run
+from jaxsvm.designs import descent
 from jaxsvm.designs import measured as numbers
 from jaxsvm.designs.features import applied
 from jaxsvm.designs.losses import Moments, Spread
@@ -37,8 +37,7 @@ def primal(x, y, fit, C, loss, bias, weight=1.0, epsilon=0.1):
 
 def as_for_many_rows(monkeypatch):
     small = dataclasses.replace(numbers.MEASURED, most_rows=64, multiplications=1.0)
-    for module in (descent, run):
-        monkeypatch.setattr(module, "MEASURED", small)
+    monkeypatch.setattr(descent, "MEASURED", small)
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "epsilon_insensitive"])
@@ -263,7 +262,7 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=message):
             call()
     with monkeypatch.context() as little:
-        little.setattr(run, "memory", lambda: 10**6)
+        little.setattr(descent, "memory", lambda: 10**6)
         with pytest.raises(InputError, match=r"C is of 300 machines .* take .* fit some at a time"):
             designs.fit(one, np.ones(300))
     with pytest.raises(InputError, match="points of 3 features"):
@@ -429,9 +428,11 @@ def test_an_interruption_ends_a_fit_and_an_error_passes():
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_a_pass_lowers_for_gpus_and_tpus(platform):
     x, y, _ = data(50)
-    rows, function = designs.from_arrays(x, y).rows, run.Evaluate("hinge")
+    rows, function = designs.from_arrays(x, y).rows, descent.Evaluate("hinge")
     ones = np.ones(2)
-    points = run.Lanes(np.zeros((2, 4)), ones, ones.astype(np.int32), -ones.astype(np.int32), ones, 0 * ones, 0 * ones)
+    points = descent.Lanes(
+        np.zeros((2, 4)), ones, ones.astype(np.int32), -ones.astype(np.int32), ones, 0 * ones, 0 * ones
+    )
     with jax.enable_x64(True):
         lowered = (
             jax.jit(lambda rows: arrays.total_of(function, rows, (points,)))

@@ -37,10 +37,10 @@ from jaxsvm.coresets.summary import OF_PARTS, Coreset, as_key, centred, padded
 from jaxsvm.datasets.labels import index_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Chunk, Design, require_design
+from jaxsvm.designs.descent import Machine, Run
 from jaxsvm.designs.features import FeatureDesign, Mapped
 from jaxsvm.designs.fit import run_to_end, saved
 from jaxsvm.designs.losses import Evaluate, Spread
-from jaxsvm.designs.run import Machine, Run
 from jaxsvm.errors import InputError
 from jaxsvm.runtime.arrays import require_positive, transfers
 from jaxsvm.runtime.files import require_writable

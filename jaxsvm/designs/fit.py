@@ -25,11 +25,10 @@ from numpy.typing import ArrayLike
 from jaxsvm.datasets.labels import array_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Design, require_design
-from jaxsvm.designs.descent import Lane
+from jaxsvm.designs.descent import Lane, Machine, Run
 from jaxsvm.designs.features import applied
 from jaxsvm.designs.losses import LOSSES, Evaluate, Missed
 from jaxsvm.designs.measured import MEASURED
-from jaxsvm.designs.run import Machine, Run
 from jaxsvm.errors import ConvergenceWarning, DataError, InputError, require_finite, warn
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Linear
