@@ -321,19 +321,18 @@ def _exact(x: Array, y: Array, u: Array, C: Any, points: Array, scaled: bool) ->
             maximum = solve(x, y, costs, linear=linear, tol=1e-9)
             return ratio(jnp.append(maximum.w, maximum.b))
 
+        least, known = u[p] / of_class, ratio(best)
+        start = jnp.maximum(1.005 * least, known)  # at the least level the maximum is 0
+
         def rise(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             tau, _, step = carry
-            new = next_level(tau)
+            new = next_level(jnp.where(step > 0, tau, start))
             return jnp.maximum(new, tau), new <= tau * (1 + 1e-7), step + 1
 
-        floor = jnp.maximum(u[p] / of_class, ratio(best))
-        start = jnp.maximum(1.005 * u[p] / of_class, ratio(best))
-        first = next_level(start)
-        tau, _, _ = lax.while_loop(
-            lambda carry: ~carry[1] & (carry[2] < 30) & (carry[0] < 1),
-            rise,
-            (jnp.maximum(floor, first), first <= floor, jnp.zeros((), jnp.int32)),
-        )
+        def going(carry: tuple[Array, Array, Array]) -> Array:
+            return ~carry[1] & (carry[2] < 31) & (carry[0] < 1)
+
+        tau = lax.while_loop(going, rise, (jnp.maximum(least, known), jnp.asarray(False), jnp.zeros((), jnp.int32)))[0]
         return jnp.where(u[p] > 0, jnp.where(start < 1, jnp.minimum(tau, 1), 1), 0)
 
     return lax.map(of_point, jnp.asarray(points))

@@ -42,7 +42,7 @@ from jaxsvm.coresets.summary import OF_PARTS, Coreset, as_data, as_key, float_dt
 from jaxsvm.errors import DataError, InputError, require_package
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import checked, in_a_line, require_positive, require_whole, transfers
+from jaxsvm.runtime.arrays import checked, in_a_line, require_memory, require_positive, require_whole, transfers
 from jaxsvm.runtime.files import write_arrays, write_whole
 
 
@@ -317,12 +317,8 @@ class Stream:
         dtype = str(np.result_type(float_dtype(x), *([state.dtype] if state.rows else [])))  # that of all calls
         held = Node(*as_data(x, y, sample_weight), 0.0)
         count, capacity, d = len(held.y), 8 * self.size if self.chunk is None else self.chunk, held.x.shape[1]
-        taken, allowed = capacity * d * 8, SIZES.bytes_to_store
-        if taken > allowed:
-            raise InputError(
-                f"x has {d} features: a chunk of {capacity} such points takes {taken / 2**30:.1f} GiB, of "
-                f"{allowed >> 30} allowed; a smaller `chunk` or `size` is needed, or fewer features."
-            )
+        what, instead = f"x has {d} features, of which a chunk's {capacity} points", "take a smaller `chunk` or `size`"
+        require_memory(capacity * d * 8, what, f"{instead}, or fewer features", SIZES.bytes_to_store)
         if state.rest is not None:
             if d != state.rest.x.shape[1]:
                 raise InputError(f"x has {d} features, the stream {state.rest.x.shape[1]}: they must agree.")

@@ -25,7 +25,7 @@ from jaxsvm.points.rows import CSR, PointsLike, as_points
 from jaxsvm.problems.arguments import checked_signs, checked_weights
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import in_a_line, require_positive, transfers, zero_filled
+from jaxsvm.runtime.arrays import in_a_line, require_memory, require_positive, transfers, zero_filled
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
@@ -226,13 +226,9 @@ def centred(x: Array, u: Array) -> Array:
 
 def _dense(x: Any) -> np.ndarray:
     if hasattr(x, "tocsr") or isinstance(x, CSR):
-        taken = x.shape[0] * x.shape[1] * 8
-        if taken > SIZES.bytes_to_store:
-            raise InputError(
-                f"x is sparse and {x.shape[0]} x {x.shape[1]}: coresets work on dense points (cells have dense means), "
-                f"which take {taken / 2**30:.1f} GiB here, of {SIZES.bytes_to_store >> 30} allowed; hand it over in "
-                "parts (`Stream`), or with fewer features."
-            )
+        what = f"x is sparse and {x.shape[0]} x {x.shape[1]}: the dense points that coresets work on"
+        instead = "hand it over in parts (`Stream`), or with fewer features"
+        require_memory(x.shape[0] * x.shape[1] * 8, what, instead, SIZES.bytes_to_store)
         if isinstance(x, CSR):
             return np.asarray(x.rows(jnp.arange(len(x))))
         return x.toarray()
