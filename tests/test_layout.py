@@ -43,10 +43,10 @@ MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
     "cli": 1_607,
-    "coresets": 2_656,
+    "coresets": 2_473,
     "datasets": 2_133,
     "derivatives": 450,
-    "designs": 2_131,
+    "designs": 2_119,
     "estimators": 2_853,
     "face": 310,
     "gram": 1_219,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_642,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1336, 195
+OWN_IMPORTS, FILES = 1333, 195
 """Lines that import from this library, and files."""
 
 
