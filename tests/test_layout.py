@@ -46,7 +46,7 @@ LINES = {
     "coresets": 2_473,
     "datasets": 2_133,
     "derivatives": 450,
-    "designs": 2_119,
+    "designs": 2_112,
     "estimators": 2_853,
     "face": 310,
     "gram": 1_219,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_642,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1327, 195
+OWN_IMPORTS, FILES = 1311, 192
 """Lines that import from this library, and files."""
 
 
