@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 import jaxsvm
 from jaxsvm import estimators, kernels
 from jaxsvm.estimators.kernel_values import MEASURED
-from jaxsvm.loop import chains, many
+from jaxsvm.loop import many
 from jaxsvm.loop import driver as loop
 
 X, Y = load_iris(return_X_y=True)
@@ -198,7 +198,7 @@ def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
     rows = np.arange(len(y)) % 5 != 0
     with jax.enable_x64(True):
         for bias in ("free", "regularized", "none"):
-            found = chains.solve_chain(values.stored(K), many.hinge_data(y, rows * 1.0, bias), Cs, 1e-6)
+            found = many.solve_chain(values.stored(K), many.hinge_data(y, rows * 1.0, bias), Cs, 1e-6)
             assert found.gap.max() <= 1e-6 and (found.coef[:, ~rows] == 0).all()
             for place, C in enumerate(Cs):
                 one = estimators.SVC(C=C, gamma=0.5, bias=bias, tol=1e-7).fit(X2[rows], Y2[rows])
@@ -216,7 +216,7 @@ def test_a_class_that_a_fold_lacks_is_never_told():
 @pytest.mark.slow
 def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
     reference = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
-    monkeypatch.setattr(chains, "MEASURED", dataclasses.replace(many.MEASURED, samples_of_one_block=0))
+    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, samples_of_one_block=0))
     path = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
     assert path.largest_gap_.max() <= 1e-3
     np.testing.assert_allclose(path.mean_score_, reference.mean_score_, atol=0.01)
