@@ -22,8 +22,8 @@ from sklearn.preprocessing import StandardScaler
 import jaxsvm
 from jaxsvm import estimators, kernels
 from jaxsvm.estimators.kernel_values import MEASURED
-from jaxsvm.loop import many
 from jaxsvm.loop import driver as loop
+from jaxsvm.loop import many
 
 X, Y = load_iris(return_X_y=True)
 X2, Y2 = X[Y > 0], Y[Y > 0]
