@@ -8,6 +8,7 @@ class Measured:
     """Tuned numbers, each with its unit in its name or comment."""
 
     share_of_bounds: float = 0.3  # of the probabilities: the part proportional to the sensitivity bounds
+    share_of_pulls: float = 0.15  # the part proportional to the pulls on the pilot's dual vector
     points_per_feature_for_one_draw: int = 10  # below, several draws are made and one is kept
     uniform_shares: tuple[float, ...] = (0.0, 0.5, 0.9, 0.99)  # of the uniform distribution, in each of these draws
     largest_weight_change: float = 4.0  # calibration multiplies a weight by this factor at most, or divides it
@@ -26,11 +27,6 @@ class Measured:
     share_of_bounds_of_rows: float = 0.5  # of the probabilities of rows; the rest is uniform
     pilot_gap: float = 1e-2  # relative gap of the pilot of all rows
     pilot_passes: int = 16  # at most
-
-    @property
-    def share_of_pulls(self) -> float:
-        """Return the share of the probabilities that is proportional to the pulls on the pilot's dual vector."""
-        return self.share_of_bounds / 2
 
 
 MEASURED = Measured()

@@ -82,7 +82,7 @@ def of_rows(
     with jax.enable_x64(True):
         key = as_key(key)
         if design.n <= _rows_held(design.d, m):
-            rows = design.chosen(every_row)
+            rows = design.chosen(Spread(design.n, design.n))
             weight, known = rows.weight, {}
         else:
             rows, weight, known = _drawn(design, C, m, jax.random.fold_in(key, 1), number, checkpoint, callback)
@@ -113,11 +113,6 @@ def _classes(design: Design, positive: Any) -> tuple[int, tuple[Any, Any]]:
         raise InputError(f"{fault if positive is None else f'positive is {positive!r}'}; the rows have {present[:6]}.")
     rest = present[:index] + present[index + 1 :]
     return index, (rest[0] if len(rest) == 1 else "rest", present[index])
-
-
-def every_row(chunk: Chunk) -> Bool[Array, " k"]:
-    """Choose all rows of a chunk."""
-    return jnp.ones(len(chunk.weight), bool)
 
 
 class Shared(NamedTuple):
