@@ -17,6 +17,8 @@ import numpy as np
 from jaxsvm.errors import InputError
 from jaxsvm.relational.counting.tree import Tree
 from jaxsvm.relational.tables.columns import (
+    CATEGORIES,
+    CATEGORIES_BY_REQUEST,
     NUMBERS,
     Declared,
     Table,
@@ -25,7 +27,6 @@ from jaxsvm.relational.tables.columns import (
     numbers,
     present,
     python_values,
-    require_role,
 )
 from jaxsvm.relational.tables.pushdown import Plan, Roles, common_type, edge_name, losses, number_in, queries
 
@@ -169,13 +170,21 @@ def _integers(name: str, table: Table, wanted: str) -> np.ndarray:
 
 
 def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> None:
-    """Refuse a label, features and keys whose types have no role."""
+    """Refuse a label, and features that are neither numbers nor categories, by their types."""
     table, name = roles.label
     if columns[table][name].kind == "other":
         raise InputError(f"label {table}.{name} is {columns[table][name].name}: cast it to a text or a number.")
-    for table, chosen in roles.features.items():
-        for c in chosen:
-            require_role(columns[table][c], f"{table}.{c}", c in roles.categorical.get(table, []))
+    for table, c in [(table, c) for table, chosen in roles.features.items() for c in chosen]:
+        kind, on_request = columns[table][c].kind, CATEGORIES_BY_REQUEST
+        if kind in (*NUMBERS, *CATEGORIES) or (c in roles.categorical.get(table, ()) and kind in on_request):
+            continue
+        described = {"date": "dates", "timestamp": "timestamps", "uuid": "UUIDs"}
+        values = described.get(kind, f"values of type {columns[table][c].name}")
+        raise InputError(
+            f"feature {table}.{c} holds {values}, which are neither numbers nor categories: give numbers (a year, an "
+            "hour, days since a day) instead, leave it out (`features={table: [columns]}` names all that count)"
+            f"{', or name it in categorical' if kind in on_request else ''}."
+        )
 
 
 def _losses(plan: Plan, name: str, weight: np.ndarray) -> list[str]:

@@ -88,32 +88,6 @@ def declared(name: str, sql: str = "") -> Declared:
     return Declared(name, next((kind for shape, kind in OTHERS if re.match(shape, upper)), "other"), sql=sql)
 
 
-def require_role(kind: Declared, where: str, categorical: bool) -> None:
-    """Refuse a feature that is neither a number nor a category; `where` is its name, for the error."""
-    if kind.kind in (*NUMBERS, *CATEGORIES) or (categorical and kind.kind in CATEGORIES_BY_REQUEST):
-        return
-    described = {"date": "dates", "timestamp": "timestamps", "uuid": "UUIDs"}
-    values = described.get(kind.kind, f"values of type {kind.name}")
-    also = ", or name it in categorical" if kind.kind in CATEGORIES_BY_REQUEST else ""
-    raise InputError(
-        f"feature {where} holds {values}, which are neither numbers nor categories: give numbers (a year, an hour, "
-        f"days since a day) instead, leave it out (`features={{table: [columns]}}` names all that count){also}."
-    )
-
-
-def inexact_keys(columns: str, limit: int) -> InputError:
-    """Return the error for keys that join integers with floats that cannot tell them apart."""
-    return InputError(
-        f"keys join {columns}: floats do not tell integers beyond {limit} apart, nor fractions from decimals; cast the "
-        "floats to integers or decimals."
-    )
-
-
-def largest_integer(types: Sequence[Declared]) -> int:
-    """Return the limit up to which floats of these types tell all integers apart."""
-    return 2 ** (24 if any(t.narrow for t in types) else 53)
-
-
 def comparison_type(types: Sequence[Declared], columns: str) -> str | None:
     """Return the type to which columns are cast to be compared exactly; None if they are declared alike."""
     foreign = types[0].kind == "other" and types[0].name.startswith("extension<")  # of Arrow: DuckDB has its bits only
@@ -127,8 +101,6 @@ def comparison_type(types: Sequence[Declared], columns: str) -> str | None:
     if any(t.name.upper() == "UHUGEINT" for t in types):
         raise unequal
     if kind == "float":
-        if not all(t.integer for t in numbers):
-            raise inexact_keys(columns, largest_integer(types))
         return DOUBLE
     if kind == "number":
         digits, scale = max(t.digits for t in numbers), max(t.scale for t in numbers)
@@ -307,11 +279,11 @@ def levels_of(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Return the different values in order, the missing one last, and the place of each row's, int32 `(n,)`."""
     import pyarrow.compute as pc
 
-    coded = present(array).dictionary_encode(null_encoding="encode")
-    order = pc.call_function("array_sort_indices", [coded.dictionary])
-    place = np.empty(len(order), np.int32)
-    place[order.to_numpy()] = np.arange(len(order))
-    return coded.dictionary.take(order), place[coded.indices.to_numpy()]
+    values = present(array)
+    levels = pc.call_function("unique", [values])
+    levels = levels.take(pc.call_function("array_sort_indices", [levels]))
+    place = pc.call_function("index_in", [values], pc.SetLookupOptions(levels))
+    return levels, place.to_numpy().astype(np.int32)
 
 
 def present(array: pa.Array) -> pa.Array:

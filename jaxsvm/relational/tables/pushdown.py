@@ -22,8 +22,6 @@ from jaxsvm.relational.tables.columns import (
     Table,
     column,
     comparison_type,
-    inexact_keys,
-    largest_integer,
     opened,
 )
 from jaxsvm.runtime.arrays import require_one_of
@@ -233,14 +231,19 @@ def common_type(ask: Ask, columns: Mapping[str, tuple[str, Declared]]) -> str | 
     types = [kind for _, kind in columns.values()]
     described = ", ".join(f"{name} ({kind.name})" for name, (_, kind) in columns.items())
     cast = comparison_type(types, described)
-    if cast == DOUBLE and any(kind.integer for kind in types):
-        limit = largest_integer(types)
+    counted = [kind for kind in types if kind.kind == "number"]
+    if cast == DOUBLE and counted:
+        limit = 2 ** (24 if any(kind.narrow for kind in types) else 53)  # up to which floats tell all integers apart
+        inexact = not all(kind.integer for kind in counted)
         for source, kind in columns.values():
             value = f"CAST({kind.sql} AS {DOUBLE if kind.kind == 'float' else 'DECIMAL(38, 0)'})"
             test = f"({value} > {limit} OR {value} < -{limit})"
             test += f" AND {value} <> CAST('NaN' AS {DOUBLE})" if kind.kind == "float" else ""
-            if number_in(ask(f"SELECT COUNT(*) AS n FROM {source} WHERE {test}"), "n"):
-                raise inexact_keys(described, limit)
+            if inexact or number_in(ask(f"SELECT COUNT(*) AS n FROM {source} WHERE {test}"), "n"):
+                raise InputError(
+                    f"keys join {described}: floats do not tell integers beyond {limit} apart, nor fractions from "
+                    "decimals; cast the floats to integers or decimals."
+                )
     return cast
 
 
