@@ -78,10 +78,6 @@ class Tree:
         one, two = (np.bincount(self.kid[e], minlength=self.count[e]).astype(float) for e in ((i, j), (j, i)))
         return int(one @ two)
 
-    def masks(self) -> list[np.ndarray]:
-        """Return, for the labels +1 and -1, a float64 indicator of the rows of the label's node that have it."""
-        return [(self.y == sign).astype(float) for sign in (1, -1)]
-
     def contract(self, i: int, j: int) -> "Tree":
         """Return the tree with the neighbours i and j joined to one node, in i's place."""
         order, start = self.groups[j, i]
@@ -156,8 +152,8 @@ def multiplied(tree: Tree, sent: Messages, i: int, factor: np.ndarray, *without:
 
 
 def masked(tree: Tree, sign: int) -> list[np.ndarray]:
-    """Return the multiplicities, 0 for rows of the other label: factors that count one label's rows."""
-    kept = tree.weight[tree.label] * tree.masks()[sign]
+    """Return the multiplicities, 0 for rows of the other label than +1 (sign 0) or -1 (sign 1)."""
+    kept = tree.weight[tree.label] * (tree.y == (1, -1)[sign])
     return [kept if i == tree.label else weight for i, weight in enumerate(tree.weight)]
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, require_part
+from jaxsvm.errors import InputError, require_finite, require_part
 from jaxsvm.relational.counting.tree import Tree, masked
 from jaxsvm.relational.gradient.far import Engine, Far, Request, keyed
 from jaxsvm.relational.gradient.score_grid import GridEngine
@@ -315,6 +315,5 @@ def checked(join: Any, beta: Any) -> np.ndarray:
     beta = np.asarray(beta, float)
     if beta.shape != (join.d,):
         raise InputError(f"beta has shape {beta.shape}: ({join.d},) is needed, one for each of join.feature_names.")
-    if not np.isfinite(beta).all():
-        raise InputError("beta has values that are NaN or infinite.")
+    require_finite("beta", beta)
     return beta

@@ -173,8 +173,7 @@ class SketchEngine(Engine):
         return max(lost[a] + lost[b] for a, b in self.through)
 
     def _live(self, i: int, sign: int) -> np.ndarray:
-        tree = self.tree
-        return np.flatnonzero(tree.masks()[sign]) if i == tree.label else np.arange(len(tree.weight[i]))
+        return np.flatnonzero(counting.masked(self.tree, sign)[i] > 0)
 
     def _chunks(self, step: Step, width: dict[str, int], sign: int) -> list[Chunk]:
         """Divide the sketches of a step into chunks of groups of about equal size, so that there is little padding."""

@@ -350,8 +350,6 @@ def from_duckdb(
     connection: Any = source
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
-        if not os.path.exists(path):
-            raise InputError(f"source is {path!r}: there is no such file.")
         with refusing(duckdb.Error, f"source is {path!r}: DuckDB cannot open it"):
             connection = duckdb.connect(path, read_only=True)
     try:
