@@ -59,7 +59,7 @@ LINES = {
     "plots": 437,
     "points": 354,
     "problems": 3_247,
-    "relational": 3_692,
+    "relational": 3_668,
     "results": 589,
     "runtime": 1_137,
     "screening": 747,
