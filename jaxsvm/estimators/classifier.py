@@ -6,7 +6,6 @@ import dataclasses
 from itertools import combinations
 from typing import Any, Self
 
-import jax
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
@@ -34,6 +33,7 @@ from jaxsvm.estimators.machines import (
     last_of_dag,
     pairs,
     require_storable,
+    solve,
     train,
     undecided,
 )
@@ -47,7 +47,7 @@ from jaxsvm.estimators.validation import (
     sample_weights,
 )
 from jaxsvm.loop.interruption import estimating, until_halt
-from jaxsvm.loop.many import BoxData, Solved, padded_size, solve_box
+from jaxsvm.loop.many import BoxData, Solved
 from jaxsvm.models.machines import votes
 from jaxsvm.models.model import is_positive
 from jaxsvm.points.rows import SparseRows
@@ -126,6 +126,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.dual_coef_ = sp.csr_array(coef) if self._sparse else coef
         self.intercept_ = sign * bias
         self.n_iter_ = np.array([solution.steps for solution in solved], np.int32)
+        self._parameters = np.array([solution.parameter for solution in solved])
         report(self, solved)
 
     def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
@@ -148,26 +149,13 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """Train the machines; a class without samples of positive weight is never predicted."""
         ready = [machine for machine in machines if len(np.unique(machine.signs)) == 2]
         progress = Progress(self, len(ready))
-        options: dict[str, Any] = {
-            "max_iter": self.max_iter,
-            "done": progress.ended,
-            "callback": progress.callback,
-            "solver": self.solver,
-            "seed": None if self.solver is None else self.random_state,
-        }
 
-        def at(C: float, some: list[Machine]) -> list[Solved]:
-            some = [machine._replace(upper=C * machine.upper) for machine in some]
-            return train(data, some, loss=self.loss, bias=self.bias, tol=self.tol, **options)
+        def hard(machine: Machine) -> Solved:
+            return hard_margin(lambda C: train(self, data, [machine], progress, C)[0], machine.upper)
 
-        if np.isinf(getattr(self, "C", 1.0)):
-            solved = iter([hard_margin(lambda C, one=one: at(C, [one])[0], one.upper) for one in ready])
-        else:
-            solved = iter(at(1.0, ready) if ready else [])
+        endless = np.isinf(getattr(self, "C", 1.0))
+        solved = map(hard, ready) if endless else iter(train(self, data, ready, progress) if ready else [])
         return [next(solved) if len(np.unique(machine.signs)) == 2 else undecided(machine) for machine in machines]
-
-    def _trained_on_part(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        return self._trained(data, machines)
 
     def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[probabilities.Sigmoid]:
         """Fit one sigmoid per machine to decision values of samples that were left out; codes are increasing."""
@@ -176,7 +164,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         def decide(rest: np.ndarray, test: np.ndarray) -> np.ndarray:
             classes = class_slices(codes[rest], k)
             machines = self._machines(classes, weight[rest])
-            solved = self._trained_on_part(data.part(rest), machines)
+            solved = self._trained(data.part(rest), machines)
             ended.extend(solved)
             coef, bias = coefficients(classes, machines, solved, self._by_pairs), np.array([one.bias for one in solved])
             kept = np.flatnonzero((coef != 0).any(axis=0))
@@ -353,18 +341,14 @@ class NuSVC(KernelClassifier, LibsvmEstimator):
     _may_round = False  # kernel values are float64 throughout
     scikit_learn_class = "NuSVC"
 
-    def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        data = data.with_definiteness()
-        progress = Progress(self, len(machines))
-        solved = [progress.ended(self._solve(data, machine, self.nu)) for machine in until_halt(machines)]
-        self.C_ = np.array([solution.parameter for solution in solved])
-        return solved
+    @property
+    def C_(self) -> np.ndarray:  # noqa: N802
+        """Return the C at which `SVC` has the same solution, `(machines,)`."""
+        return self._parameters
 
-    def _trained_on_part(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        """Train with the largest feasible nu if a part of the samples is too uneven for the requested one."""
-        nus = [min(self.nu, _largest_nu(machine) * (1 - 1e-12)) for machine in machines]
-        pairs = until_halt(zip(machines, nus, strict=True))
-        return [self._solve(data, machine, nu) for machine, nu in pairs]
+    def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
+        progress = Progress(self, len(machines))
+        return [progress.ended(self._solve(data, machine)) for machine in until_halt(machines)]
 
     def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
         try:
@@ -382,26 +366,14 @@ class NuSVC(KernelClassifier, LibsvmEstimator):
                 )
             require_storable(int(counts[i] + counts[j]), MOST_VARIABLES, "SVC with a C")
 
-    def _solve(self, data: Samples, machine: Machine, nu: float) -> Solved:
-        if _largest_nu(machine) <= 0:
+    def _solve(self, data: Samples, machine: Machine) -> Solved:
+        """Solve a machine; a fold of `probability` that is too uneven for nu takes the largest that is possible."""
+        smaller = min((machine.upper[machine.signs == sign].sum() for sign in (-1, 1)), default=0.0)
+        if smaller <= 0:
             return undecided(machine)
-        n, size, parts = machine.n, padded_size(machine.n, up_to=MOST_VARIABLES), machine.parts
-        signs, budget = machine.signs, nu * machine.upper.sum() / 2
-        y, upper, start = np.ones(size), np.zeros(size), np.zeros(size)
-        y[:n], upper[:n] = signs, machine.upper
+        budget, start = min(self.nu * machine.upper.sum() / 2, smaller * (1 - 1e-12)), np.zeros(machine.n)
         for sign in (-1, 1):
-            mine = np.flatnonzero(signs == sign)
-            start[mine] = first_at_bounds(budget, upper[mine])
-        problem = BoxData(y, np.zeros(size), upper, "nu", start=start)
-        with jax.enable_x64(True):
-            if data.K is None:
-                x = data.points(parts)
-                data, parts = data._replace(K=data.values.between(x, x)), (slice(0, n),)
-            operator = data.operator(parts, size)
-            solved = solve_box(operator, problem, self.tol, self.max_iter)
-        return solved._replace(dual_coef=solved.dual_coef[:n])
-
-
-def _largest_nu(machine: Machine) -> float:
-    y, upper = machine.signs, machine.upper
-    return 2 * min(upper[y == 1].sum(), upper[y == -1].sum()) / upper.sum() if len(y) else 0.0
+            mine = np.flatnonzero(machine.signs == sign)
+            start[mine] = first_at_bounds(budget, machine.upper[mine])
+        problem = BoxData(machine.signs, np.zeros(machine.n), machine.upper, "nu", start=start)
+        return solve(data, machine.parts, problem, self.tol, self.max_iter)

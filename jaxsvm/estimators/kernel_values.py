@@ -21,6 +21,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from jaxsvm.errors import InputError, of_a_user
 from jaxsvm.gram import measured as gram
+from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.operators import DenseGram, TiledGram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
@@ -91,17 +92,17 @@ class KernelValues:
             if x is z and values.ndim == 2 and values.shape[0] == values.shape[1]:
                 require_symmetric("kernel(X, X)", values)
             return values.astype(np.float64)
-        m, n = x.shape[0], z.shape[0]
-        sparse = sp.issparse(x) or sp.issparse(z)
-        if self.name in OF_PRODUCTS and not sparse and m * n <= MEASURED.values_by_numpy:
-            return self._few(x, z)
-        if self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy):
-            values = pairwise_kernels(x, z, metric=self.name, **self.parameters)
-            return np.asarray(values.toarray() if sp.issparse(values) else values)
-        out = np.empty((m, n), np.result_type(x.dtype, np.float32))
+        out = None
         for rows, values in self.blocks(x, z):
+            if len(values) == x.shape[0]:
+                return values
+            out = np.empty((x.shape[0], z.shape[0]), values.dtype) if out is None else out
             out[rows] = values
-        return out
+        return np.zeros((0, z.shape[0])) if out is None else out
+
+    def _by_scikit_learn(self, x: Any, z: Any) -> np.ndarray:
+        values = pairwise_kernels(x, z, metric=self.name, **self.parameters)
+        return np.asarray(values.toarray() if sp.issparse(values) else values)
 
     def _few(self, x: np.ndarray, z: np.ndarray) -> np.ndarray:
         """Return values of a kernel that products of points determine."""
@@ -135,15 +136,16 @@ class KernelValues:
     def blocks(self, x: Any, z: Any) -> Any:
         """Yield pairs of a slice of the rows of x and their values against all of z, `(rows, n)`."""
         m, n = x.shape[0], z.shape[0]
-        sparse = sp.issparse(x) or sp.issparse(z)
-        doubles = not sparse and x.dtype == z.dtype == np.float64  # a program is faster in float32
-        by_numpy = self.name in OF_PRODUCTS and doubles and m * n <= MEASURED.values_by_blocks_of_numpy
-        if by_numpy or self.by_values or (self.name != "object" and (sparse or m * n <= MEASURED.values_by_numpy)):
-            values = MEASURED.values_of_a_block_of_numpy if by_numpy else VALUES_PER_BLOCK
-            step = max(values // max(n, 1), 64)
+        sparse, few = sp.issparse(x) or sp.issparse(z), m * n <= MEASURED.values_by_numpy
+        doubles = x.dtype == z.dtype == np.float64  # a program is faster in float32
+        by_numpy = few or doubles and m * n <= MEASURED.values_by_blocks_of_numpy
+        products = self.name in OF_PRODUCTS and not sparse and by_numpy
+        if products or (self.name != "object" and (sparse or few)):
+            values = MEASURED.values_of_a_block_of_numpy if products else VALUES_PER_BLOCK
+            step = max(m, 1) if few else max(values // max(n, 1), 64)
             for start in range(0, m, step):
                 rows = slice(start, min(start + step, m))
-                yield rows, self._few(x[rows], z) if by_numpy else self.between(x[rows], z)
+                yield rows, self._few(x[rows], z) if products else self._by_scikit_learn(x[rows], z)
             return
         require_own_process()
         x, z = (points if sp.issparse(points) else np.asarray(points) for points in (x, z))
@@ -168,14 +170,6 @@ class KernelValues:
         places, nothing = np.arange(len(values), dtype=np.int32), np.zeros((0,), values.dtype)
         vouched = self.definite if definite is None else definite
         return DenseGram(Precomputed(), *jax.device_put((places, nothing, values)), vouched=vouched)
-
-    def on_demand(self, x: np.ndarray, near: bool) -> TiledGram:
-        """Return an operator that computes rows of points `(n, d)`, which are shifted already; call it with x64 on."""
-        squares = np.einsum("ij,ij->i", x, x) if self.kernel.stationary else None
-        x, shift, squares = jax.device_put((x, np.zeros(x.shape[1], x.dtype), squares))
-        return TiledGram(
-            self.kernel, x, shift, min(gram.MEASURED.rows_per_tile, x.shape[0]), np.dtype(x.dtype), squares, near
-        )
 
 
 def _in_one_thread(x: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -253,11 +247,22 @@ class Samples(NamedTuple):
         """Return a bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)`."""
         return FLOAT32_ERROR + 2.0**-24 * self.reach
 
-    def operator(self, parts: Sequence[slice], size: int) -> Any:
+    @property
+    def largest(self) -> float:
+        """Return the largest `k(x_i, x_i)`; call it with x64 on."""
+        return float(np.max(self.values.kernel.diag(self.x) if self.K is None else self.K.diagonal()))
+
+    def operator(self, parts: Sequence[slice], size: int, stored: bool = False) -> Any:
         """Return the Gram operator of the samples in these slices, absent ones up to `size`; call it with x64 on."""
+        if self.K is None and not stored:
+            kernel, x = self.values.kernel, padded_rows(self.points(parts), size)
+            squares = np.einsum("ij,ij->i", x, x) if kernel.stationary else None
+            x, shift, squares = jax.device_put((x, np.zeros(x.shape[1], x.dtype), squares))
+            near = isinstance(kernel, RBF) and self.reach <= NEAR
+            return TiledGram(kernel, x, shift, min(gram.MEASURED.rows_per_tile, size), np.dtype(x.dtype), squares, near)
         if self.K is None:
-            near = isinstance(self.values.kernel, RBF) and self.reach <= NEAR
-            return self.values.on_demand(padded_rows(self.points(parts), size), near)
+            x = self.points(parts)
+            return self._replace(K=self.values.between(x, x)).operator((slice(0, x.shape[0]),), size)
         K, low = np.zeros((size, size), self.K.dtype), 0
         for rows in parts:
             left = 0
@@ -268,19 +273,13 @@ class Samples(NamedTuple):
             low += rows.stop - rows.start
         return self.values.stored(K, self.definite)
 
-    def with_definiteness(self) -> "Samples":
-        """Return the samples, marked as definite if their stored kernel matrix is positive semidefinite.
-
-        Then the matrix of every machine is. If it is not, that of some samples, or along an equality, may be: each
-        machine is checked by itself.
-        """
-        if self.definite or self.K is None:
-            return self
-        n = len(self.K)
-        size = padded_size(n, up_to=n)
-        whole = BoxData(np.ones(size), np.ones(size), (np.arange(size) < n).astype(float), "")
-        with jax.enable_x64(True):
-            return self._replace(definite=not is_indefinite(self.operator((slice(0, n),), size), whole))
+    def driven(self, parts: Sequence[slice]) -> Any:
+        """Return their operator for the driver of `jaxsvm.fit`; absent ones fill it up to one of few sizes."""
+        size = padded_size(sum(part.stop - part.start for part in parts))
+        if self.K is not None:
+            return self.operator(parts, size)
+        x = self.points(parts)
+        return gram_of(self.values.kernel, x if sp.issparse(x) else padded_rows(x, size))
 
     def features(self, parts: Sequence[Any], size: int) -> np.ndarray | None:
         """Return the points in these slices, with absent ones up to `size`, if a machine is solved in their space."""
@@ -289,10 +288,6 @@ class Samples(NamedTuple):
             return None
         chosen = np.concatenate([x[part] for part in parts])
         return padded_rows(chosen, size) if prefers_features(chosen, len(chosen)) else None
-
-    def in_double(self, parts: Sequence[slice]) -> "Samples":
-        """Return the samples in these slices alone, with kernel values in float64."""
-        return samples(self.values, self.exact_points(parts), 0.0)
 
     def exact_points(self, parts: Sequence[slice]) -> np.ndarray:
         """Return the points in these slices as passed, in float64: solutions are certified for these."""
@@ -325,8 +320,20 @@ def samples(values: KernelValues, X: Any, tol: float, alone: bool = False) -> Sa
     """Return the samples of an estimator that trains to the relative gap `tol`; 0.0 asks for values in float64.
 
     X are points, `(n, d)`, or kernel values of a precomputed kernel or a function of two sets. A machine that is
-    trained `alone` needs few rows of many.
+    trained `alone` needs few rows of many. If the whole matrix is found to be positive semidefinite, that of every
+    machine is. If it is not, that of some samples, or along an equality, may be: each machine is checked by itself.
     """
+    data = _held(values, X, tol, alone)
+    if data.definite or data.K is None:
+        return data
+    n = len(data.K)
+    size = padded_size(n, up_to=n)
+    whole = BoxData(np.ones(size), np.ones(size), (np.arange(size) < n).astype(float), "")
+    with jax.enable_x64(True):
+        return data._replace(definite=not is_indefinite(data.operator((slice(0, n),), size), whole))
+
+
+def _held(values: KernelValues, X: Any, tol: float, alone: bool) -> Samples:  # noqa: N803
     n, definite = X.shape[0], values.definite
     if values.by_values:
         if values.name == "precomputed":

@@ -14,8 +14,7 @@ from sklearn.base import _fit_context
 from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from jaxsvm.coresets import coreset
 from jaxsvm.datasets.labels import array_of
@@ -35,7 +34,6 @@ from jaxsvm.estimators.validation import (
     Seed,
     checked,
     labelled,
-    require_finite_decisions,
     signs_against_rest,
 )
 from jaxsvm.gram.build import gram as gram_of
@@ -49,7 +47,7 @@ from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.results.fit import Certificate, Status
 from jaxsvm.results.judge import judged
-from jaxsvm.runtime.arrays import require_own_process, transfers
+from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 
 
@@ -271,48 +269,26 @@ class NystroemSVC(LinearClassifierMixin, JaxsvmEstimator):
             y: Labels, `(n,)`, of two classes or more.
             sample_weight: Factors of C, `(n,)`.
         """
-        points, labels = checked(self, X, y, accept_sparse=False)
-        check_classification_targets(labels)
+        points, codes, weight = labelled(self, X, y, sample_weight, accept_sparse=False)
         kernel = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, points).kernel
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        weight = _check_sample_weight(sample_weight, points, dtype=np.float64, ensure_non_negative=True)
         present = points[weight > 0]  # an absent sample cannot be a landmark
-        if not len(present):
-            raise ValueError("Invalid input - all samples have zero weights.")
         rank = min(self.n_components, len(present)) if self.method == "nystroem" else self.n_components
         with jax.enable_x64(True):
             operator = gram_of(kernel, present, rank=rank, method=self.method, landmarks=self.landmarks, key=key)
-            basis, _ = operator.expansion(np.zeros(len(present)))
-            self._basis = jax.tree.map(np.asarray, basis)
-        self._linear = LinearSVC(loss=self.loss, C=self.C, tol=self.tol, class_weight=self.class_weight)
-        self._linear.fit(self._features(points), labels, weight)
-        for name in ("classes_", "coef_", "intercept_", "certificate_", "n_iter_", "fit_status_"):
+            self._features = (jax.tree.map(np.asarray, operator.expansion(np.zeros(len(present)))[0]),)
+        self._linear = LinearSVC(loss=self.loss, C=self.C, tol=self.tol)
+        self._linear.fit(applied(self._features, points), self.classes_[codes], weight)
+        for name in ("coef_", "intercept_", "certificate_", "n_iter_", "fit_status_"):
             setattr(self, name, getattr(self._linear, name))
         return self
-
-    def _features(self, X: np.ndarray) -> np.ndarray:
-        """Return features of points, `(m, r)`, computed in blocks of up to 4,096 rows of one shape."""
-        require_own_process()
-        step = min(4096, size_class(len(X)))
-        with jax.enable_x64(True):
-            blocks = [
-                np.asarray(_features(self._basis, padded_rows(X[start : start + step], step)))
-                for start in range(0, len(X), step)
-            ]
-        return np.concatenate(blocks)[: len(X)]
 
     @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values of points `(m, d)`: `(m,)` for two classes, positive for the second, else `(m, k)`."""
         check_is_fitted(self)
-        features = self._features(checked(self, X, accept_sparse=False, reset=False))
-        values = require_finite_decisions(features @ self._linear.coef_.T + self._linear.intercept_)
-        return values[:, 0] if values.shape[1] == 1 else values
-
-
-@jax.jit
-def _features(basis: Any, x: Any) -> Any:
-    return basis(x)
+        points = checked(self, X, accept_sparse=False, reset=False)
+        return self._linear.decision_function(applied(self._features, points))
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

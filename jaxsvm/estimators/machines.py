@@ -17,8 +17,7 @@ from sklearn.utils import check_random_state
 from threadpoolctl import ThreadpoolController
 
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.kernel_values import Samples, padded_rows
-from jaxsvm.gram.build import gram as gram_of
+from jaxsvm.estimators.kernel_values import Samples, samples
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.many import (
     BoxData,
@@ -37,7 +36,6 @@ from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.results.fit import Fit, Status
 from jaxsvm.results.judge import judged
-from jaxsvm.solvers.contract import Solver
 
 MOST_VARIABLES = 2 * LARGEST_PADDED
 """Largest number of dual variables whose kernel values are stored: 2 GiB in float64."""
@@ -99,67 +97,76 @@ def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:
 
 
 def train(
+    estimator: Any,
     data: Samples,
     machines: Sequence[Machine],
-    *,
-    loss: str,
-    bias: str,
-    tol: float,
-    max_iter: int,
-    done: Callable[[Solved], Any],
-    callback: Callable[[Fit], Any] | None = None,
-    solver: Solver | None = None,
-    seed: Any = None,
+    progress: "Progress",
+    C: float = 1.0,  # noqa: N803
 ) -> list[Solved]:
-    """Train machines of two classes; raise KeyboardInterrupt if Ctrl-C came, or time was up, before the last began.
+    """Train an estimator's machines of two classes, with C times their costs.
 
-    The squared hinge costs `C_i max(0, 1 - y f)^2`, as in scikit-learn's `LinearSVC`. `done` is called with the
-    solution of each, `callback` on the way of solves by the driver of `jaxsvm.fit`. A named solver has its own
-    tolerance; `seed` is for one that draws.
+    The squared hinge costs `C_i max(0, 1 - y f)^2`, as in scikit-learn's `LinearSVC`. A named solver has its own
+    tolerance. KeyboardInterrupt is raised if Ctrl-C came, or time was up, before the last began.
     """
-    data = data.with_definiteness()
-    key = None if seed is None else jax.random.key(check_random_state(seed).randint(2**31 - 1))
+    loss, bias, tol, solver = estimator.loss, estimator.bias, estimator.tol, estimator.solver
+    seed = None if solver is None or estimator.random_state is None else check_random_state(estimator.random_state)
+    key = None if seed is None else jax.random.key(seed.randint(2**31 - 1))
     by_one_program = loss == "hinge" and solver is None
 
-    def solve(machine: Machine) -> Solved:
+    def solve_one(machine: Machine) -> Solved:
         stop.check()
+        y, upper, callback = machine.signs, C * machine.upper, progress.callback
         if by_one_program and machine.n <= LARGEST_PADDED:
-            solved = _solve_whole(data, machine, bias, tol, max_iter, callback)
-        else:
-            solved = _solve_by_driver(data, machine, loss, bias, tol if solver is None else solver, callback, key)
-        done(solved)
-        return solved
+            problem = hinge_data(y, upper, bias)
+            return progress.ended(solve(data, machine.parts, problem, tol, estimator.max_iter, callback))
+        problem = weighted_problem(data.driven(machine.parts), y, upper, 1.0, loss, bias)
+        solved = solve_by_driver(problem, tol if solver is None else solver, None, 0, callback, key)
+        if data.exact is not None and solved.status == Status.INTERRUPTED:
+            solved = _with_rounding(data, solved, tol)
+        elif data.exact is not None:
+            exact = samples(data.values, data.exact_points(machine.parts), 0.0).driven((slice(0, machine.n),))
+            problem = weighted_problem(exact, y, upper, 1.0, loss, bias)
+            again = solve_by_driver(problem, tol, np.abs(solved.dual_coef), callback=callback)
+            solved = again._replace(steps=again.steps + solved.steps)
+        return progress.ended(solved._replace(dual_coef=solved.dual_coef[: machine.n]))
 
     with jax.enable_x64(True), watching() as stop:
         if by_one_program:
-            return solve_many(solve, machines, lambda machine: padded_size(machine.n))
-        return [solve(machine) for machine in machines]
+            return solve_many(solve_one, machines, lambda machine: padded_size(machine.n))
+        return [solve_one(machine) for machine in machines]
 
 
-def _solve_whole(
-    data: Samples, machine: Machine, bias: str, tol: float, max_iter: int, callback: Callable[[Fit], Any] | None
+def solve(
+    data: Samples,
+    parts: Sequence[slice],
+    problem: BoxData,
+    tol: float,
+    max_iter: int,
+    callback: Callable[[Fit], Any] | None = None,
+    floor: float | None = None,
 ) -> Solved:
-    """Solve a hinge machine by one compiled program."""
-    n, size = machine.n, padded_size(machine.n)
-    upper, y = np.zeros(size), np.ones(size)
-    upper[:n], y[:n] = machine.upper, machine.signs
-    problem = hinge_data(y, upper, bias)
+    """Solve a box problem of the samples in these slices by one compiled program, with absent ones up to its size."""
+    n, of_nu = len(problem.y), problem.equality in ("nu", "tube")
+    size = padded_size(n, MOST_VARIABLES if of_nu else LARGEST_PADDED)
+    start = None if problem.start is None else np.pad(problem.start, (0, size - n))
+    y, q, upper = np.append(problem.y, np.ones(size - n)), *(np.pad(v, (0, size - n)) for v in problem[1:3])
+    problem = problem._replace(y=y, q=q, upper=upper, start=start)
 
     def by_pairs(most: int) -> Solved:
-        operator = data.operator(machine.parts, size)
-        result = solve_box(operator, problem, tol, most, callback=callback)
+        operator = data.operator(parts, size, stored=of_nu)
+        result = solve_box(operator, problem, tol, most, None, floor, callback)
         if data.exact is None or result.status == Status.MAX_STEPS and max_iter >= 0:
             return result
-        largest = np.asarray(operator.diag())[:n].max() if data.K is None else data.K.diagonal().max()
-        return _certified_in_double(data, machine, problem, result, float(largest), tol, most)
+        return _certified_in_double(data, parts, n, problem, result, tol, most)
 
-    x = data.features(machine.parts, size) if max_iter < 0 else None
-    result = by_pairs(max_iter) if x is None else solve_in_features(x, problem, tol, by_pairs)
+    with jax.enable_x64(True):
+        x = data.features(parts, size) if max_iter < 0 and start is None else None
+        result = by_pairs(max_iter) if x is None else solve_in_features(x, problem, tol, by_pairs)
     return result._replace(dual_coef=result.dual_coef[:n])
 
 
 def _certified_in_double(
-    data: Samples, machine: Machine, problem: BoxData, solved: Solved, diagonal: float, tol: float, max_iter: int
+    data: Samples, parts: Sequence[slice], n: int, problem: BoxData, solved: Solved, tol: float, max_iter: int
 ) -> Solved:
     """Certify a solution from float32 kernel values for those in float64; continue from it if its gap is too large.
 
@@ -167,10 +174,10 @@ def _certified_in_double(
     `float32_error |a|_1^2 / 2` to `a'Qa / 2` of either value, and as much to a loss times its cost as it adds to `f`.
     If the gap stays below `tol` with that, or Ctrl-C came, nothing is computed.
     """
-    n, size, allowed = machine.n, len(problem.y), _with_rounding(data, solved, diagonal, tol)
+    size, allowed = len(problem.y), _with_rounding(data, solved, tol)
     if solved.status == allowed.status == Status.CONVERGED or solved.status == Status.INTERRUPTED:
         return allowed
-    x = data.exact_points(machine.parts)
+    x = data.exact_points(parts)
     support, product = np.flatnonzero(solved.dual_coef[:n]), np.zeros(size)
     for rows, K in data.values.blocks(x, x[support]):
         product[rows] = K @ solved.dual_coef[support]
@@ -178,44 +185,18 @@ def _certified_in_double(
     again = solved._replace(bias=bias, certificate=certificate).judged(tol, definite=True)
     if float(certificate.relative_gap) <= tol:
         return again
-    double = data.in_double(machine.parts)
+    double = samples(data.values, x, 0.0)
     a = np.clip(problem.y * solved.dual_coef, 0, problem.upper)
     again = solve_box(double.operator((slice(0, n),), size), problem._replace(start=a), tol, max_iter, product)
     return again._replace(steps=again.steps + solved.steps)
 
 
-def _with_rounding(data: Samples, solved: Solved, diagonal: float, tol: float) -> Solved:
+def _with_rounding(data: Samples, solved: Solved, tol: float) -> Solved:
     primal, dual, _ = solved.certificate
-    off = data.float32_error * diagonal * float(np.abs(solved.dual_coef).sum()) ** 2
+    off = data.float32_error * data.largest * float(np.abs(solved.dual_coef).sum()) ** 2
     primal, dual = primal + 1.5 * off, dual - off / 2
     certificate = judged(primal, dual, primal - dual, np.abs(dual), rounding=0.0)
     return solved._replace(certificate=certificate).judged(tol, definite=True)
-
-
-def _solve_by_driver(
-    data: Samples, machine: Machine, loss: str, bias: str, how: Any, callback: Callable[[Fit], Any] | None, key: Any
-) -> Solved:
-    """Solve a machine of any loss and size as `jaxsvm.fit` does; in float64 at last."""
-    n, y = machine.n, machine.signs
-    if data.K is not None:
-        operator = data.operator(machine.parts, padded_size(n))
-    else:
-        operator = gram_of(data.values.kernel, _filled(data.points(machine.parts)))
-    result = solve_by_driver(weighted_problem(operator, y, machine.upper, 1.0, loss, bias), how, None, 0, callback, key)
-    if data.exact is not None and result.status == Status.INTERRUPTED:
-        result = _with_rounding(data, result, float(np.asarray(operator.diag())[:n].max()), how)
-    elif data.exact is not None:
-        double = data.in_double(machine.parts)
-        exact = gram_of(double.values.kernel, _filled(double.x)) if double.K is None else double.values.stored(double.K)
-        whole = weighted_problem(exact, y, machine.upper, 1.0, loss, bias)
-        again = solve_by_driver(whole, how, np.abs(result.dual_coef[:n]), callback=callback)
-        result = again._replace(steps=again.steps + result.steps)
-    return result._replace(dual_coef=result.dual_coef[:n])
-
-
-def _filled(x: Any) -> Any:
-    """Return dense points with copies of the first, up to one of few sizes: programs of a size serve all its pairs."""
-    return padded_rows(x, padded_size(len(x))) if isinstance(x, np.ndarray) else x
 
 
 def weighted_problem(operator: Any, y: np.ndarray, weight: np.ndarray, C: float, loss: str, bias: str) -> Any:  # noqa: N803

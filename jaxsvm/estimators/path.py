@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,23 +15,14 @@ from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
 from jaxsvm.estimators.machines import Machine, one_thread, weighted_problem
-from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import answering
-from jaxsvm.loop.many import hinge_data, is_indefinite, padded_size, solve_chain, solve_many
+from jaxsvm.loop.many import Chain, hinge_data, is_indefinite, padded_size, solve_chain, solve_many
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.model_selection.cross_validation import C_grid, Scores, cross_validate
 from jaxsvm.model_selection.folds import Folds
 from jaxsvm.models.machines import votes
 from jaxsvm.path.solve import checked_values
 from jaxsvm.problems.arguments import require_costs
-
-
-class _Task(NamedTuple):
-    """Chains of values of C to solve: a pair of classes in some folds, by their places, and their samples `(n,)`."""
-
-    pair: int
-    folds: list[int]
-    rows: np.ndarray
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -83,18 +73,23 @@ class SVCPath(KernelClassifier):
         weight = self._weight[self._order] * self.class_weight_[codes]
         cv: Any = self.cv
         splitter: Any = check_cv(cv, self._codes, classifier=True)
-        place = np.full(len(self._codes), -1)  # of samples in their original order among those sorted by class
-        place[self._order] = np.arange(len(codes))
-        parts = [tuple(map(np.asarray, pair)) for pair in splitter.split(np.zeros(len(place)), self._codes)]
-        folds = [tuple(rows[rows >= 0] for rows in (place[train], place[test])) for train, test in parts]
+        parts = list(splitter.split(np.zeros(len(self._codes)), self._codes))
+        masks = np.zeros((len(parts), 2, len(self._codes)), bool)  # of the samples that train, and of those left out
+        for fold, part in np.ndindex(masks.shape[:2]):
+            masks[fold, part, parts[fold][part]] = True
+        folds = [tuple(np.flatnonzero(mask[self._order]) for mask in fold) for fold in masks]
         # Samples that the factor of their class leaves out count as wrong, as their class is never predicted.
-        totals = np.array([np.maximum(self._weight[test], 0).sum() for _, test in parts])
+        totals = masks[:, 1] @ np.maximum(self._weight, 0)
         for fold, (train, _) in enumerate(folds):
             self._require_fold(fold, len(folds), codes[train], totals[fold])
         with jax.enable_x64(True), answering("raise"):
             correct_of = self._correct_by_pairs if self.loss == "hinge" else self._correct_against_rest
             correct = correct_of(data, codes, weight, folds)
-        self._choose(correct, self._weight[self._order], folds, totals)
+        self.scores_ = np.array([correct[:, test] @ self._weight[self._order][test] for _, test in folds])
+        self.scores_ /= totals[:, None]
+        scores = Scores(self.Cs_, self.scores_)
+        self.mean_score_, self.standard_error_ = scores.mean, scores.standard_error
+        self.C_ = scores.C_one_standard_error if self.one_standard_error else scores.C
         return super()._trained(data, [machine._replace(upper=self.C_ * machine.upper) for machine in machines])
 
     def _require_fold(self, fold: int, folds: int, codes: np.ndarray, total: float) -> None:
@@ -112,64 +107,46 @@ class SVCPath(KernelClassifier):
                 "other weights."
             )
 
-    def _choose(self, correct: np.ndarray, weight: np.ndarray, folds: Any, totals: np.ndarray) -> None:
-        """Set `C_` and the scores it is chosen by, from whether each sample was correct when left out, `(c, n)`."""
-        self.scores_ = np.array([correct[:, test] @ weight[test] for _, test in folds]) / totals[:, None]
-        scores = Scores(self.Cs_, self.scores_)
-        self.mean_score_, self.standard_error_ = scores.mean, scores.standard_error
-        self.C_ = scores.C_one_standard_error if self.one_standard_error else scores.C
-
     def _correct_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
         """Return which left-out samples are correct at each C, by chains of all pairs on parts of one kernel matrix."""
         Cs: Any = self.Cs
         self.Cs_ = np.sort(np.asarray(Cs, float)) if np.ndim(Cs) else np.geomspace(1e-2, 1e3, Cs)
-        data, c, k = data.with_definiteness(), len(self.Cs_), len(self.classes_)
+        c, k = len(self.Cs_), len(self.classes_)
         for C in (self.Cs_[0], self.Cs_[-1]):
             require_costs(C, weight, np.float64)
         K = data.values.between(data.x, data.x) if data.K is None else data.K
-        trains = np.zeros((len(folds), len(codes)), bool)
-        for fold, (train, _) in enumerate(folds):
-            trains[fold, train] = True
-        trained = np.stack([np.bincount(codes[train], minlength=k) > 0 for train in trains])
-        tasks = []
-        for pair, place in enumerate(self._places):
-            present = np.flatnonzero(trained[:, place].all(axis=1)).tolist()
-            # From 10 pairs on there are enough for every thread, and the folds of a pair share its kernel values.
-            for some in [present] if len(self._places) >= 10 and present else [[fold] for fold in present]:
-                tasks.append(_Task(pair, some, np.flatnonzero(trains[some].any(axis=0) & np.isin(codes, place))))
-        solve = functools.partial(self._solve_chains, data, K, codes, trains * weight)
-        solved = list(zip(tasks, solve_many(solve, tasks, lambda task: padded_size(len(task.rows))), strict=True))
+
+        def solved(rows: np.ndarray) -> Chain:
+            """Solve all values of C for a pair of classes in a fold, by the places of its samples."""
+            n, y = len(rows), np.where(codes[rows] == codes[rows[:1]], 1.0, -1.0)
+            size = padded_size(n)
+            filled = np.append(rows, np.repeat(rows[:1], size - n))
+            gram = data.values.stored(K[np.ix_(filled, filled)], data.definite)
+            upper = np.append(weight[rows], np.zeros(size - n))
+            problem = hinge_data(np.append(y, np.ones(size - n)), upper, self.bias)
+            x = data.features([rows], size) if n > MEASURED.samples_of_one_working_set else None
+            chain = solve_chain(gram, problem, self.Cs_, self.tol, x)
+            gap = np.full(c, np.inf) if is_indefinite(gram, problem) else chain.gap
+            return chain._replace(coef=chain.coef[:, :n], gap=gap)
+
+        pairs = [[train[np.isin(codes[train], place)] for place in self._places] for train, _ in folds]
+        whole = [rows for fold in pairs for rows in fold if len(np.unique(codes[rows])) == 2]
+        chains = iter(solve_many(solved, whole, lambda rows: padded_size(len(rows))))
         self.largest_gap_, correct = np.zeros((len(folds), c)), np.zeros((c, len(codes)), bool)
         for fold, (_, test) in enumerate(folds):
-            # A class that the fold does not train on is never told.
-            known = [float(trained[fold][i]) - float(trained[fold][j]) for i, j in self._places]
-            decisions = np.tile(np.sign(known)[:, None, None], (1, c, len(test)))
+            decisions, between = np.zeros((len(self._places), c, len(test))), np.asarray(K[test], np.float64)
             with one_thread():
-                between = np.asarray(K[test], np.float64)
-                for task, chains in solved:
-                    if chain := chains.get(fold):
-                        decisions[task.pair] = chain.coef @ between[:, task.rows].T + chain.bias[:, None]
-                        self.largest_gap_[fold] = np.maximum(self.largest_gap_[fold], chain.gap)
-            told = votes(decisions.reshape(len(decisions), -1).T, k).reshape(c, -1)
-            correct[:, test] = told == codes[test]
+                for told, place, rows in zip(decisions, self._places, pairs[fold], strict=True):
+                    present = np.isin(place, codes[rows])
+                    if not present.all():  # a class that the fold does not train on is never told
+                        told[:] = float(present[0]) - float(present[1])
+                        continue
+                    chain = next(chains)
+                    told[:] = chain.coef @ between[:, rows].T + chain.bias[:, None]
+                    self.largest_gap_[fold] = np.maximum(self.largest_gap_[fold], chain.gap)
+            correct[:, test] = votes(decisions.reshape(len(decisions), -1).T, k).reshape(c, -1) == codes[test]
         self._warn_of_gaps()
         return correct
-
-    def _solve_chains(self, data: Samples, K: np.ndarray, codes: np.ndarray, weight: np.ndarray, task: _Task) -> Any:
-        """Solve all values of C in each fold; the gaps are infinite if the kernel matrix is indefinite."""
-        rows, n = task.rows, len(task.rows)
-        size = padded_size(n)
-        filled = np.append(rows, np.repeat(rows[:1], size - n))
-        gram, y, chains = data.values.stored(K[np.ix_(filled, filled)], data.definite), np.ones(size), {}
-        y[:n] = np.where(codes[rows] == codes[rows[0]], 1.0, -1.0)
-        x = data.features([rows], size) if n > MEASURED.samples_of_one_working_set else None
-        for fold in task.folds:
-            problem = hinge_data(y, np.append(weight[fold, rows], np.zeros(size - n)), self.bias)
-            chain = solve_chain(gram, problem, self.Cs_, self.tol, x)
-            if is_indefinite(gram, problem):
-                chain = chain._replace(gap=np.full_like(chain.gap, np.inf))
-            chains[fold] = chain._replace(coef=chain.coef[:, :n])
-        return chains
 
     def _warn_of_gaps(self) -> None:
         failed = ~(self.largest_gap_ <= self.tol)  # NaN too
@@ -184,10 +161,7 @@ class SVCPath(KernelClassifier):
     def _correct_against_rest(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
         """Return which left-out samples are correct at each C: all folds and values of a class in one computation."""
         n, k = len(codes), len(self.classes_)
-        if data.K is None:
-            operator = gram_of(data.values.kernel, data.x, store=True)
-        else:
-            operator = data.operator((slice(0, n),), padded_size(n))
+        operator = data.driven((slice(0, n),))
         scale = 2 * float(weight.max())
         samples = np.arange(operator.n)
         masks = [(np.isin(samples, train), np.isin(samples, test)) for train, test in folds]

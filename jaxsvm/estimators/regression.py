@@ -15,19 +15,17 @@ from sklearn.utils.validation import _num_samples
 
 from jaxsvm.estimators.base import LibsvmEstimator, report, require_finite
 from jaxsvm.estimators.kernel_values import Samples, samples
-from jaxsvm.estimators.machines import MOST_VARIABLES, Progress, first_at_bounds, hard_margin, require_storable
-from jaxsvm.estimators.validation import POSITIVE, costs, sample_weights
-from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.loop.interruption import estimating
-from jaxsvm.loop.many import (
-    BoxData,
-    Solved,
-    constant_solution,
-    padded_size,
-    solve_box,
-    solve_by_driver,
-    solve_in_features,
+from jaxsvm.estimators.machines import (
+    MOST_VARIABLES,
+    Progress,
+    first_at_bounds,
+    hard_margin,
+    require_storable,
+    solve,
 )
+from jaxsvm.estimators.validation import POSITIVE, costs, sample_weights
+from jaxsvm.loop.interruption import estimating
+from jaxsvm.loop.many import BoxData, Solved, constant_solution, solve_by_driver
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.machines import one_class_problem, svr_problem, tube
@@ -136,7 +134,7 @@ class SVR(Regressor):
 
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
         """Return the solution of 2 n variables: those above the tube first."""
-        data, upper = data.with_definiteness(), costs(self.C, weight)
+        upper = costs(self.C, weight)
         if np.isinf(self.C):
             return hard_margin(lambda C: self._solve_at(data, target, C * upper, progress), np.tile(upper, 2))
         return self._solve_at(data, target, upper, progress)
@@ -145,21 +143,13 @@ class SVR(Regressor):
         n = len(target)
         if np.ptp(target) <= 2 * self.epsilon:  # exactly 0: a solver has its last digits wrong
             return constant_solution(2 * n, 0.0)
-        parts = (slice(0, n), slice(0, n))
-        problem = both_sides(target, upper, self.epsilon, padded_size(2 * n))
-        with jax.enable_x64(True):
-            if 2 * n > LARGEST_PADDED:
-                gram, top = data.operator(parts[:1], n), float(upper.max())
+        if 2 * n > LARGEST_PADDED:
+            with jax.enable_x64(True):
+                gram, top = data.operator((slice(0, n),), n), float(upper.max())
                 whole = svr_problem(gram, target, top, epsilon=self.epsilon, sample_weight=upper / top)
                 return solve_by_driver(whole, self.tol, callback=progress.callback)
-
-            def by_pairs(most: int) -> Solved:
-                operator = data.operator(parts, len(problem.y))
-                return solve_box(operator, problem, self.tol, most, callback=progress.callback)
-
-            x = data.features(parts, len(problem.y)) if self.max_iter < 0 else None
-            solved = by_pairs(self.max_iter) if x is None else solve_in_features(x, problem, self.tol, by_pairs)
-        return solved._replace(dual_coef=solved.dual_coef[: 2 * n])
+        problem = BoxData(*tube(target, self.epsilon), np.tile(upper, 2), "y")
+        return solve(data, (slice(0, n),) * 2, problem, self.tol, self.max_iter, progress.callback)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -191,32 +181,15 @@ class NuSVR(Regressor):
 
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
         del progress  # one program
-        n, upper, data = len(target), self.C * weight, data.with_definiteness()
+        n, upper = len(target), self.C * weight
         if not np.ptp(target):  # the optimum is 0, and so is the tube
             self.epsilon_ = 0.0
             return constant_solution(2 * n, 0.0)
-        problem = both_sides(target, upper, 0.0, padded_size(2 * n, up_to=MOST_VARIABLES))
         start = np.tile(first_at_bounds(self.nu * upper.sum() / 2, upper), 2)
-        start = np.pad(start, (0, len(problem.y) - 2 * n))
-        problem = problem._replace(equality="tube", start=start)
-        with jax.enable_x64(True):
-            if data.K is None:
-                data = data._replace(K=data.values.between(data.x, data.x))
-            operator = data.operator((slice(0, n), slice(0, n)), len(problem.y))
-            solved = solve_box(operator, problem, self.tol, self.max_iter)
+        problem = BoxData(*tube(target, 0.0), np.tile(upper, 2), "tube", start=start)
+        solved = solve(data, (slice(0, n),) * 2, problem, self.tol, self.max_iter)
         self.epsilon_ = solved.parameter
         return solved
-
-
-def both_sides(target: np.ndarray, upper: np.ndarray, epsilon: float, size: int) -> BoxData:
-    """Return the problem of regression: one variable per sample for errors above the tube, then one for errors below.
-
-    Absent ones fill it up to `size` variables.
-    """
-    y, q, U = np.ones(size), np.zeros(size), np.zeros(size)
-    y[: 2 * len(target)], q[: 2 * len(target)] = tube(target, epsilon)
-    U[: 2 * len(target)] = np.tile(upper, 2)
-    return BoxData(y, q, U, "y")
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -276,20 +249,16 @@ class OneClassSVM(OutlierMixin, OneMachine):
 
 def _enclosed(data: Samples, upper: np.ndarray, nu: float, tol: float, max_iter: int, callback: Any) -> Solved:
     """Return the solution of a one-class machine; STALLED if its objective is 0 up to rounding."""
-    n, size, data = len(upper), padded_size(len(upper)), data.with_definiteness()
-    budget = nu * upper.sum()
-    start, U = np.zeros(size), np.zeros(size)
-    start[:n], U[:n] = first_at_bounds(budget, upper), upper
+    n, budget, whole = len(upper), nu * upper.sum(), (slice(0, len(upper)),)
     with jax.enable_x64(True):
         if n > LARGEST_PADDED:
-            operator = gram_of(data.values.kernel, data.x) if data.K is None else data.operator((slice(0, n),), n)
-            return solve_by_driver(one_class_problem(operator, nu, sample_weight=upper), tol, callback=callback)
-        operator = data.operator((slice(0, n),), size)
-        problem = BoxData(np.ones(size), np.zeros(size), U, "y", budget, start)
-        floor = 1e-6 * budget * float(np.asarray(operator.diag()).max())  # an objective below it counts as 0
-        result = solve_box(operator, problem, tol, max_iter, None, floor, callback)
-        if result.status == Status.CONVERGED and abs(float(result.certificate.dual)) <= floor:
-            # A gap relative to the dual value would say nothing: it may be rounding alone.
-            certificate = result.certificate._replace(relative_gap=np.inf)
-            result = result._replace(status=Status.STALLED, certificate=certificate)
+            problem = one_class_problem(data.driven(whole), nu, sample_weight=upper)
+            return solve_by_driver(problem, tol, callback=callback)
+        problem = BoxData(np.ones(n), np.zeros(n), upper, "y", budget, first_at_bounds(budget, upper))
+        floor = 1e-6 * budget * data.largest  # an objective below it counts as 0
+        result = solve(data, whole, problem, tol, max_iter, callback, floor)
+    if result.status == Status.CONVERGED and abs(float(result.certificate.dual)) <= floor:
+        # A gap relative to the dual value would say nothing: it may be rounding alone.
+        certificate = result.certificate._replace(relative_gap=np.inf)
+        result = result._replace(status=Status.STALLED, certificate=certificate)
     return result

@@ -27,9 +27,8 @@ from jaxsvm.estimators.validation import (
     signs_against_rest,
     weights_of,
 )
-from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.loop.interruption import estimating, until_halt
-from jaxsvm.loop.many import Solved, padded_size, solve_by_driver
+from jaxsvm.loop.many import Solved, solve_by_driver
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
@@ -79,11 +78,7 @@ class SBPClassifier(KernelClassifier):
             return [self._solve(data, machine, solver, key) for machine in until_halt(machines)]
 
     def _solve(self, data: Samples, machine: Machine, solver: StochasticBatchPerceptron, key: Any) -> Solved:
-        n = machine.n
-        if data.K is None:
-            operator = gram_of(data.values.kernel, data.points(machine.parts))
-        else:
-            operator = data.operator(machine.parts, padded_size(n))
+        n, operator = machine.n, data.driven(machine.parts)
         y, weight = np.ones(operator.n), np.zeros(operator.n)
         y[:n], weight[:n] = machine.signs, machine.upper / machine.upper.mean()
         radius = float(np.sqrt(np.asarray(operator.diag())[:n].max() + (self.bias == "regularized")))

@@ -100,12 +100,12 @@ def canonical(X: Any) -> Any:
     return X
 
 
-def labelled(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Check labelled samples of a linear classifier; store `classes_`.
+def labelled(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Check labelled samples of a linear classifier, with the options of `checked`; store `classes_`.
 
     Returns points, the class of each sample, `(n,)`, and weights of samples times factors of their classes, `(n,)`.
     """
-    X, y = checked(estimator, X, y)
+    X, y = checked(estimator, X, y, **options)
     estimator.classes_, codes = classes_of(y)
     weight = weights_of(estimator, X, y, sample_weight)
     require_classes(codes, weight, estimator.classes_, every=True)

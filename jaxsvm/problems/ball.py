@@ -27,6 +27,7 @@ from jaxsvm.gram.operators import Gram, dense_values
 from jaxsvm.kernels.distances import less, middle
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype
+from jaxsvm.problems.contract import SimplexForm
 from jaxsvm.problems.measured import MEASURED
 from jaxsvm.results.fit import Answer, Certificate, Fit
 from jaxsvm.results.judge import balances, is_weights, judged
@@ -35,7 +36,7 @@ from jaxsvm.runtime.arrays import computed, in_a_line, transfers
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class BallProblem:
+class BallProblem(SimplexForm):
     """The minimum enclosing ball of the feature points. Build it with `meb_problem`."""
 
     __repr__ = in_a_line
@@ -43,11 +44,11 @@ class BallProblem:
     kind = "ball"
     solved_by = "FrankWolfe"
     parameter = None
+    offset = 0.0
     corrects = restricts = differentiable = free_bias = False
 
     @property
     def operator(self) -> str:
-        """Return the name of the field that holds `points`."""
         return "gram" if self.moved is None else "moved"
 
     gram: Gram
@@ -64,12 +65,10 @@ class BallProblem:
 
     @property
     def n(self) -> int:
-        """Return the number of points."""
         return self.squares.shape[-1]
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the dtype of the vectors."""
         return self.squares.dtype
 
     @property
@@ -79,18 +78,12 @@ class BallProblem:
 
     @property
     def present(self) -> Bool[Array, " n"]:
-        """Return which points take part, `(n,)`."""
         return jnp.ones((self.n,), bool) if self.mask is None else self.mask
 
     @property
     def equality(self) -> Float[Array, " n"]:
         """Return ones, `(n,)`: the matrix is definite only on vectors that sum to 0, such as differences of weights."""
         return self.y
-
-    @property
-    def offset(self) -> float:
-        """Return 0: there is no bias."""
-        return 0.0
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
@@ -103,7 +96,6 @@ class BallProblem:
         return jnp.zeros((), self.dtype)
 
     def weighted(self, sample_weight: ArrayLike) -> Self:
-        """Return the ball of the points of positive weight, `(n,)`, among those that count."""
         weight, feasible = checked_weights(sample_weight, self.n, self.dtype)
         mask = self.present if weight is None else self.present & _positive(weight)
         return dataclasses.replace(
@@ -114,19 +106,15 @@ class BallProblem:
         )
 
     def on(self, gram: Gram) -> Self:
-        """Return the ball of the same points under another Gram operator."""
         return cast(Self, meb_problem(gram, sample_weight=None if self.mask is None else self.mask.astype(self.dtype)))
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """Return `Q[:, i] = K[:, i] - (K_ii + K_ll) / 2`."""
         return self.points.row(i) - (self.squares + self.squares[i]) / 2
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """Return `Q[indices, :]`."""
         return self.points.rows(indices) - (self.squares[None, :] + self.squares[indices][:, None]) / 2
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """Return `Q[rows, columns]`."""
         return self.points.block(rows, columns) - (self.squares[rows][:, None] + self.squares[columns][None, :]) / 2
 
     def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -145,12 +133,10 @@ class BallProblem:
         return s
 
     def gradient(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return `s` from `margins`."""
         del alpha
         return margins
 
     def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return `|z_i - c|^2` of the points from the centre `c = sum_i alpha_i z_i`."""
         return jnp.maximum(alpha @ s - 2 * s, 0)
 
     def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
@@ -195,7 +181,6 @@ class BallProblem:
         return upper, lower, fit.alpha @ self.gram.support_matvec(fit.alpha)  # from the user's origin
 
     def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
-        """Return `R = alpha . s`, which solvers minimise."""
         return alpha @ s
 
     def indefinite(self, R: Float[Array, ""], /) -> Bool[Array, ""]:

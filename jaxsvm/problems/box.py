@@ -29,6 +29,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, sums, widened
 from jaxsvm.problems import arguments
 from jaxsvm.problems.certificates import constraint
+from jaxsvm.problems.contract import BoxForm, Differentiable
 from jaxsvm.problems.samples import OfSamples, checked, negligible, squares
 from jaxsvm.results.fit import Active, Answer, Certificate, Point, Values
 from jaxsvm.results.judge import balances, judged
@@ -37,7 +38,7 @@ from jaxsvm.runtime.arrays import filled, in_a_line, on_device, owned, transfers
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class BoxProblem(OfSamples):
+class BoxProblem(OfSamples, BoxForm, Differentiable):
     """A hinge SVM, or any problem of its form. Build it with `hinge_problem` or `box_problem`.
 
     A *point* of it is a feasible `a`, `(n,)`. For solvers whose w is not made of their dual variables it has two rows,
@@ -68,22 +69,18 @@ class BoxProblem(OfSamples):
 
     @property
     def ridge(self) -> Float[Array, " n"]:
-        """Return zeros, `(n,)`: nothing is added to the diagonal of `Q`."""
         return jnp.zeros_like(self.y)
 
     @property
     def free_bias(self) -> bool:
-        """Return whether there is an equality constraint, whose multiplier b is an unregularised bias."""
         return self.c is not None
 
     @property
     def equality(self) -> Float[Array, " n"] | None:
-        """Return the coefficients of the equality constraint, `(n,)`; None without one."""
         return self.c
 
     @property
     def targets(self) -> Float[Array, " n"]:
-        """Return the margins below which samples have a loss: q, `(n,)`."""
         return self.q
 
     @property
@@ -108,15 +105,12 @@ class BoxProblem(OfSamples):
         return dataclasses.replace(self, gram=gram, **parts)  # outside the jit, which would copy it
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """Return `Q[:, i]`, n kernel evaluations."""
         return self.signed.row(i)
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """Return `Q[indices, :]`."""
         return self.signed.rows(indices)
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """Return `Q[rows, columns]`."""
         return self.signed.block(rows, columns)
 
     def matvec(self, point: Float[Array, "*two n"]) -> Float[Array, "*two n"]:
@@ -126,15 +120,12 @@ class BoxProblem(OfSamples):
         return self.signed.support_matvec(point)
 
     def feasible_point(self, a: Float[Array, " n"], /) -> Float[Array, " n"]:
-        """Return a feasible point near a (`constraint`)."""
         return constraint.feasible_point(self, a)
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return a point of the box moved back onto the equality that rounding took it off."""
         return constraint.on_equality(self, a)
 
     def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
-        """Return the b that minimises the primal for margins s without b; the middle of an interval of such."""
         return constraint.best_bias(self, s)
 
     def margins(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"]) -> Float[Array, " n"]:
@@ -148,7 +139,6 @@ class BoxProblem(OfSamples):
         return margins if self.c is None else self.matvec(a)
 
     def objective(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"]) -> Float[Array, ""]:
-        """Return `-D`, which solvers of the dual minimise."""
         a, s = (point[-1], s[-1]) if point.ndim == 2 else (point, s)
         return a @ (s / 2 - self.q) - self.constant
 
@@ -252,13 +242,11 @@ class BoxProblem(OfSamples):
         return lax.stop_gradient(Active(free & present, bound & present, jnp.clip(a, 0, U)))
 
     def values_at(self, point: Point) -> Values:
-        """Return the values of a point of the equations."""
         coefficients = lax.stop_gradient(self.y) * point.a
         bias = self.offset * coefficients.sum() + point.b
         return Values(point.a, coefficients, bias, jnp.ones_like(bias), point.products)
 
     def lagrangian(self, values: Values) -> Float[Array, ""]:
-        """Return the function whose derivatives at fixed `values` are those of the optimal value."""
         slack = jnp.maximum(0, self.q - values.margins)
         multiplier = values.bias if self.c is not None else 0.0
         linear = self.q @ values.alpha + self.upper @ slack + multiplier * self.e + self.constant

@@ -8,8 +8,8 @@
 The forms that solvers work on, `SimplexForm` and `BoxForm`, stand below.
 
 Write a problem as a frozen dataclass, register it as a pytree, and give all its vectors one dtype:
-`jaxsvm.numerics.precision.widened` widens them for certificates. No base class is needed: a class fulfils a contract
-by having its members.
+`jaxsvm.numerics.precision.widened` widens them for certificates. A class derives from its contracts, and inherits what
+they say of the members.
 """
 
 from __future__ import annotations
@@ -37,61 +37,23 @@ class Problem(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    @property
-    def kind(self) -> str:
-        """Name the form, such as "box"; a solver takes the kinds that its `solves` lists."""
-
-    @property
-    def solved_by(self) -> str:
-        """Name the solver that an error suggests in place of an unsuitable one."""
-
-    @property
-    def parameter(self) -> str | None:
-        """Name the parameter that a path varies, "C" or "nu" (the problem is then `Parametric`); None without one."""
-
-    @property
-    def restricts(self) -> bool:
-        """Return whether samples can be left out; the problem is then `Restrictable`."""
-
-    @property
-    def differentiable(self) -> bool:
-        """Return whether the solution has derivatives; the problem is then `Differentiable`."""
-
-    @property
-    def corrects(self) -> bool:
-        """Return whether `certificates.corrections.beside` may find a better w, where rounding stops progress."""
-
-    @property
-    def free_bias(self) -> bool:
-        """Return whether there is an unregularised bias."""
-
-    @property
-    def offset(self) -> float:
-        """Return 1.0 for a regularised bias (one more feature, of value 1), else 0.0; static."""
-
-    @property
-    def gram(self) -> Gram:
-        """Return the Gram operator of the samples."""
-
-    @property
-    def y(self) -> Float[Array, " n"]:
-        """Return the labels in {-1, +1}, `(n,)`: signs in `y_i y_j (K_ij + offset)`; folds are stratified by them."""
-
-    @property
-    def operator(self) -> str:
-        """Name the field that holds the operator solvers work on, usually "gram"."""
-
-    @property
-    def feasible(self) -> Bool[Array, ""]:
-        """Return whether the values make a problem, `()`; under tracing this is known at run time only."""
+    kind: str  # the form, such as "box"; a solver takes the kinds that its `solves` lists
+    solved_by: str  # the solver that an error suggests in place of an unsuitable one
+    parameter: str | None  # what a path varies, "C" or "nu": the problem is then `Parametric`
+    restricts: bool  # whether samples can be left out; the problem is then `Restrictable`
+    differentiable: bool  # whether the solution has derivatives; the problem is then `Differentiable`
+    corrects: bool  # whether `certificates.corrections.beside` may find a better w, where rounding stops progress
+    free_bias: bool  # whether there is an unregularised bias
+    offset: float  # 1.0 for a regularised bias (one more feature, of value 1), else 0.0; static
+    gram: Gram  # the Gram operator of the samples
+    operator: str  # the name of the field that holds the operator solvers work on, usually "gram"
+    y: Float[Array, " n"]  # labels in {-1, +1}: signs in `y_i y_j (K_ij + offset)`; folds are stratified by them
+    mask: Bool[Array, " n"] | None  # which samples take part; None if all do
+    feasible: Bool[Array, ""]  # whether the values make a problem; under tracing this is known at run time only
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
         """Return the diagonal of the matrix that solvers work on, `(n,)`."""
-
-    @property
-    def mask(self) -> Bool[Array, " n"] | None:
-        """Return which samples take part, `(n,)`; None if all do."""
 
     @property
     def n(self) -> int:
@@ -178,9 +140,7 @@ class Parametric(Problem, Protocol):
 class OfSignedMatrix(Problem, Protocol):
     """A problem of the matrix `signed`, plus a ridge or within bounds."""
 
-    @property
-    def bounded(self) -> bool:
-        """Return whether dual variables have finite upper bounds; a `Restrictable` problem is then a `BoxForm`."""
+    bounded: bool  # whether dual variables have finite upper bounds; a `Restrictable` problem is then a `BoxForm`
 
     @property
     def ridge(self) -> Float[Array, " n"]:
@@ -205,9 +165,7 @@ class OfSignedMatrix(Problem, Protocol):
 class Restrictable(Parametric, OfSignedMatrix, Protocol):
     """A problem from which samples can be left out (`restricts`): screening and working sets use it."""
 
-    @property
-    def C(self) -> Float[Array, ""]:
-        """Return the cost, `()`."""
+    C: Float[Array, ""]  # the cost
 
     def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
         """Return the products of a point from its `margins`, whatever C these were computed at."""
@@ -226,16 +184,14 @@ class Differentiable(OfSignedMatrix, Protocol):
     `jaxsvm.derivatives` has the linear systems (`support_equations`); the rule is in `jaxsvm.loop.differentiation`.
     """
 
+    e: Any  # the right-hand side of the equality, `()`
+
     def active_set(self, values: Any, before: Active | None = None) -> Active:
         """Return the sets of samples that a solution's values imply, as masks without derivatives.
 
         They are those of a fit, or of the solution on sets `before`: a sample within rounding of a kink stays in its
         set.
         """
-
-    @property
-    def e(self) -> Any:
-        """Return the right-hand side of the equality, `()`."""
 
     def values_at(self, point: Any) -> Values:
         """Return the values of a point (`jaxsvm.results.fit.Point`), differentiable in both."""
@@ -279,14 +235,11 @@ class SimplexPart(Protocol):
     """What a step of a simplex solver sees of a problem, or of a part of it: columns of `Kt`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    mask: Bool[Array, " n"] | None  # which samples take part; None if all do
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
         """Return `D_i = Kt_ii`, `(n,)`."""
-
-    @property
-    def mask(self) -> Bool[Array, " n"] | None:
-        """Return which samples take part, `(n,)`; None if all do."""
 
     @property
     def diameter_squared(self) -> Float[Array, ""]:
@@ -328,25 +281,11 @@ class BoxForm(Restrictable, Protocol):
     `objective` is minus what is maximised.
     """
 
-    @property
-    def q(self) -> Float[Array, " n"]:
-        """Return the linear term, `(n,)`: 1 for an SVM."""
-
-    @property
-    def c(self) -> Float[Array, " n"] | None:
-        """Return the coefficients of the equality, `(n,)`; None without a free bias."""
-
-    @property
-    def e(self) -> Float[Array, ""]:
-        """Return the right-hand side of the equality, `()`."""
-
-    @property
-    def constant(self) -> Float[Array, ""]:
-        """Return the constant term of the dual objective, `()`."""
-
-    @property
-    def groups(self) -> Bool[Array, " n"] | None:
-        """Return the first of two groups of variables that each have the sum e, `(n,)`; None if c'a = e is all."""
+    q: Float[Array, " n"]  # the linear term: 1 for an SVM
+    c: Float[Array, " n"] | None  # coefficients of the equality; None without a free bias
+    constant: Float[Array, ""]  # the constant term of the dual objective
+    e: Float[Array, ""]  # the right-hand side of the equality
+    groups: Bool[Array, " n"] | None  # the first of two groups of variables that each have the sum e; None: c'a = e
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """Return `Q[:, i]`."""
@@ -372,7 +311,7 @@ class BoxForm(Restrictable, Protocol):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Restricted:
+class Restricted(SimplexPart):
     """Some vertices of a problem: columns of length m, computed on demand.
 
     An index may occur several times: the matrix is still positive semidefinite, and the masses add.
@@ -384,12 +323,10 @@ class Restricted:
 
     @property
     def diagonal(self) -> Float[Array, " m"]:
-        """Return `D` of the vertices, `(m,)`."""
         return self.problem.diagonal[self.indices]
 
     @property
     def diameter_squared(self) -> Float[Array, ""]:
-        """Return `Delta^2` of the whole problem, `()`."""
         return self.problem.diameter_squared
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " m"]:
@@ -397,7 +334,6 @@ class Restricted:
         return self.problem.block(self.indices[i][None], self.indices)[0]
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """Return `Kt` between vertices."""
         return self.problem.block(self.indices[rows], self.indices[columns])
 
 

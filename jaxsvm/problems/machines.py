@@ -18,7 +18,7 @@ from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, box_problem, hinge_problem
 from jaxsvm.problems.certificates import constraint
 from jaxsvm.results.fit import Answer, Certificate
-from jaxsvm.runtime.arrays import filled, is_numeric, on_device, owned, transfers
+from jaxsvm.runtime.arrays import filled, in_a_line, is_numeric, on_device, owned, transfers
 
 
 @transfers
@@ -98,6 +98,8 @@ class NuProblem(BoxProblem):
     Build it with `nu_problem`; e is the sum of each group.
     """
 
+    __repr__ = in_a_line
+
     kind = "nu"
     parameter = None
     restricts = corrects = differentiable = False
@@ -106,7 +108,6 @@ class NuProblem(BoxProblem):
 
     @property
     def groups(self) -> Bool[Array, " n"]:
-        """Return which variables are of the first group, `(n,)`."""
         return self.y > 0
 
     def weighted(self, sample_weight: ArrayLike) -> Self:
@@ -119,7 +120,6 @@ class NuProblem(BoxProblem):
         return self._by_groups(constraint.feasible_point, a)
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return a point of the box moved back onto the sums that rounding took it off."""
         return self._by_groups(constraint.on_equality, a)
 
     def _by_groups(self, move: Any, a: Array) -> Array:
@@ -132,7 +132,6 @@ class NuProblem(BoxProblem):
         return s
 
     def gradient(self, a: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return `s = Qa` from `margins`."""
         return margins
 
     def machine(self, a: Float[Array, " n"], s: Float[Array, " n"]) -> tuple[BoxProblem, Array, Array, Array]:

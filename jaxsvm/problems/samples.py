@@ -17,12 +17,12 @@ from jaxsvm.gram.operators import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems import arguments
-from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.contract import Parametric, Problem
 from jaxsvm.runtime.arrays import computed, filled, owned, shortened
 from jaxsvm.runtime.programs import Program
 
 
-class OfSamples:
+class OfSamples(Parametric):
     """A problem of labelled samples: Gram operator, signs, penalty and weights as given."""
 
     gram: Gram
@@ -32,7 +32,6 @@ class OfSamples:
     feasible: Bool[Array, ""]  # whether the values make a problem; under tracing this is known only at run time
     offset: float  # 1.0 with a regularised bias, 0.0 without; static
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
     operator = "gram"
     vectors: ClassVar[tuple[str, ...]] = ("y", "squares")  # fields of shape `(n,)` but `weight`
     needs_classes: ClassVar[bool] = True  # whether other weights must leave a sample of each class
@@ -41,32 +40,26 @@ class OfSamples:
 
     @property
     def n(self) -> int:
-        """Return the number of samples."""
         return self.y.shape[-1]
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the dtype of the vectors."""
         return self.y.dtype
 
     @property
     def signed(self) -> SignedGram:
-        """Return the matrix `y_i y_j (K_ij + offset)`."""
         return SignedGram(self.gram, self.y, self.offset)
 
     @property
     def weights(self) -> Float[Array, " n"]:
-        """Return the sample weights, `(n,)`; ones if none were given."""
         return filled(self.y, 1) if self.weight is None else self.weight
 
     @property
     def mask(self) -> Bool[Array, " n"] | None:
-        """Return which samples have a positive weight, `(n,)`; None if no weights were given."""
         return None if self.weight is None else computed(lambda _, weight: weight > 0, self.weight)
 
     @property
     def present(self) -> Bool[Array, " n"]:
-        """Return which samples take part, `(n,)`."""
         mask = self.mask
         return filled(self.y, True, bool) if mask is None else mask
 
@@ -107,7 +100,6 @@ class OfSamples:
         return checked(dataclasses.replace(self, C=owned(C, self.dtype)), classes=False)
 
     def weighted(self, sample_weight: ArrayLike) -> Self:
-        """Return the problem with its weights multiplied by others, `(n,)`."""
         weight, usable = arguments.checked_weights(sample_weight, self.n, self.dtype)
         if weight is not None and self.weight is not None:
             weight, held = arguments.weights_times(weight, self.weight)
@@ -115,7 +107,6 @@ class OfSamples:
         return checked(dataclasses.replace(self, weight=weight), usable, self.needs_classes)
 
     def on(self, gram: Gram) -> Self:
-        """Return the problem of the same samples with another Gram operator."""
         return dataclasses.replace(self, gram=gram, squares=squares(gram, self.dtype, self.offset))
 
 

@@ -110,7 +110,6 @@ class SlackProblem(OfSamples):
         return self.y * (values + self.offset * signed.sum()).astype(self.dtype)
 
     def matvec(self, point: Float[Array, "k n"]) -> Float[Array, "k n"]:
-        """Return `Q` times each row, from scratch."""
         return SignedGram(self.gram, self.y[:, None], self.offset).matvec(point.T).T
 
     def level(self, c: Float[Array, " n"], method: str | None = None) -> WaterLevel:

@@ -31,7 +31,7 @@ from jaxsvm.gram.operators import Gram, among
 from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import matmul, rounded, rounding, sums
 from jaxsvm.problems import arguments
-from jaxsvm.problems.contract import furthest
+from jaxsvm.problems.contract import Differentiable, Restrictable, SimplexForm, furthest
 from jaxsvm.problems.samples import OfSamples, checked, negligible, picked, squares
 from jaxsvm.results.fit import Active, Answer, Certificate, Fit, Point, Values
 from jaxsvm.results.judge import balances, is_weights, judged
@@ -40,7 +40,7 @@ from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, transf
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SquaredHingeProblem(OfSamples):
+class SquaredHingeProblem(OfSamples, SimplexForm, Restrictable, Differentiable):
     """The squared-hinge SVM on the simplex. Build it with `svm_problem`."""
 
     __repr__ = in_a_line
@@ -50,6 +50,7 @@ class SquaredHingeProblem(OfSamples):
     parameter = "C"
     bounded = False
     restricts = differentiable = True
+    e = 0.0
 
     gram: Gram
     y: Float[Array, " n"]
@@ -74,22 +75,14 @@ class SquaredHingeProblem(OfSamples):
 
     @property
     def equality(self) -> Float[Array, " n"] | None:
-        """Return the coefficients of the equality constraint, `(n,)`; None without one."""
         return self.y if self.free_bias else None
 
     @property
-    def e(self) -> float:
-        """Return the right-hand side of the equality: 0."""
-        return 0.0
-
-    @property
     def targets(self) -> Float[Array, " n"]:
-        """Return the margins below which samples have a loss: 1, `(n,)`."""
         return jnp.ones_like(self.y)
 
     @property
     def upper(self) -> Float[Array, " n"]:
-        """Return the upper bounds of dual variables, `(n,)`: infinite; 0 for an absent sample."""
         return jnp.where(self.present, jnp.inf, 0).astype(self.dtype)
 
     @property
@@ -98,22 +91,18 @@ class SquaredHingeProblem(OfSamples):
         return self.diagonal.max()
 
     def restrict(self, samples: Int[Array, " m"], fixed: None = None, gram: Gram | None = None) -> Self:
-        """Return the problem of some samples `(m,)`, where the others have the value 0."""
         del fixed
         gram = among(self.gram, samples) if gram is None else gram
         y, weight, squares = picked((self.y, self.weight, self.squares), samples)
         return dataclasses.replace(self, gram=gram, y=y, weight=weight, squares=squares)
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        """Return `Kt[:, i]`, n kernel evaluations."""
         return self.signed.row(i) + jnp.where(jnp.arange(self.n) == i, self.ridge, 0)
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
-        """Return `Kt[indices, :]`."""
         return self.signed.rows(indices).at[jnp.arange(indices.shape[0]), indices].add(self.ridge[indices])
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        """Return `Kt[rows, columns]`; an index in both gets its ridge."""
         same = rows[:, None] == columns[None, :]
         return self.signed.block(rows, columns) + jnp.where(same, self.ridge[rows][:, None], 0)
 
@@ -146,7 +135,6 @@ class SquaredHingeProblem(OfSamples):
         return alpha / jnp.where((R > 0) & jnp.isfinite(1 / R), R, 1)
 
     def gradient(self, alpha: Float[Array, " n"], margins: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return `s` from `margins` of the same alpha at any C: a warm start without a product."""
         return margins + self.ridge * alpha
 
     def require_ball(self) -> None:
@@ -162,13 +150,11 @@ class SquaredHingeProblem(OfSamples):
             )
 
     def enclosing(self, fit: Fit) -> tuple[Array, Array, Array]:
-        """Return squared radii of a fit's ball, from above and below, and the squared norm of its centre."""
         self.require_ball()
         s = fit.R * self.gradient(fit.alpha / fit.R, fit.margins)
         return furthest(self, fit.alpha, s), jnp.maximum(self.diameter_squared - fit.R, 0), fit.R
 
     def squared_distances(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return `D_i - 2 s_i + R`: squared distances from `sum_i alpha_i z_i`, where `z_i . z_j = Kt_ij`."""
         return jnp.maximum(self.diagonal - 2 * s + alpha @ s, 0)
 
     def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
@@ -287,7 +273,6 @@ class SquaredHingeProblem(OfSamples):
         return -(self.signed.quadratic_form(beta) + self.ridge @ beta**2) / 2
 
     def certificate_of(self, values: Values, dtype: Any) -> Certificate:
-        """Return the certificate of a solution's values as numbers of `dtype`; an infinite gap if infeasible."""
         beta = jnp.maximum(values.alpha, 0) / values.R
         certificate = self.certified(beta, self.matvec(beta), dtype).certificate
         # A point that had to be clipped is not the returned one, which has no certificate then.
