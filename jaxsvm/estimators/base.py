@@ -12,13 +12,21 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model._base import LinearClassifierMixin
+from sklearn.utils import column_or_1d
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
 from jaxsvm.errors import InputError, warn
 from jaxsvm.estimators.kernel_values import FLOAT32_ERROR, VALUES_PER_BLOCK, KernelValues, kernel_values
 from jaxsvm.estimators.machines import decisions
-from jaxsvm.estimators.validation import LIMITS, EstimatorKernel, Gamma, checked, require_finite_decisions
+from jaxsvm.estimators.validation import (
+    LIMITS,
+    EstimatorKernel,
+    Gamma,
+    checked,
+    require_finite_decisions,
+    sample_weights,
+)
 from jaxsvm.kernels import Kernel
 from jaxsvm.loop.many import Solved
 from jaxsvm.points.rows import DenseOrSparse, SparseRows
@@ -80,22 +88,24 @@ class KernelEstimator(JaxsvmEstimator):
         """Return whether the kernel is a function of two sets: only it reads the points, which may have any type."""
         return callable(self.kernel) and not isinstance(self.kernel, Kernel)
 
-    def _checked_points(self, X: Any, y: Any = None) -> Any:
-        """Return checked training points, and the targets if there are any, as they are."""
+    def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        """Return checked training points, targets (zeros without any) and weights, `(n,)`."""
         require_own_process()
         if sp.issparse(X) and self.kernel == "precomputed":
             raise TypeError("Sparse precomputed kernels are not supported.")
-        if self._takes_anything:
-            return X, y
-        if y is None:
+        if not self._takes_anything and y is None:
             X = checked(self, X, dtype=DTYPES)
-        else:
+        elif not self._takes_anything:
             X, y = checked(self, X, y, dtype=DTYPES, y_numeric=False, multi_output=False)
         if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
             raise ValueError(
                 f"Precomputed matrix must be a square matrix. Input is a {X.shape[0]}x{X.shape[1]} matrix."
             )
-        return X, y
+        n = _num_samples(X)
+        y = np.zeros(n) if y is None else column_or_1d(y, warn=True)
+        if n != len(y):
+            raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(y)}.")
+        return X, y, sample_weights(sample_weight, n)
 
     def _learn_kernel(self, X: Any) -> tuple[KernelValues, Any]:
         """Return the kernel for these training points, and the points; kernel values instead for a function of sets."""
@@ -114,12 +124,21 @@ class KernelEstimator(JaxsvmEstimator):
                 )
         return values, X
 
-    def _keep_support(self, X: Any, support: np.ndarray) -> None:
-        self.support_ = support.astype(np.int32)
+    def _keep(
+        self, X: Any, rows: np.ndarray, coef: np.ndarray, solved: Sequence[Solved], sign: float = 1.0, cause: str = ""
+    ) -> None:
+        """Store solutions: coefficients of the samples `rows` of X, `(machines, rows)`, and constants, times a sign."""
+        require_finite(coef, solved)
+        kept = np.flatnonzero((coef != 0).any(axis=0))
+        self.support_ = rows[kept].astype(np.int32)
         if self.kernel == "precomputed" or self._takes_anything:
             self.support_vectors_ = np.empty((0, 0))
         else:
             self.support_vectors_ = X[self.support_]
+        coef = sign * coef[:, kept]
+        self.dual_coef_ = sp.csr_array(coef) if self._sparse else coef
+        self.intercept_ = sign * np.array([solution.bias for solution in solved])
+        report(self, solved, cause)
 
     @property
     def n_support_(self) -> np.ndarray:

@@ -7,18 +7,17 @@ from itertools import combinations
 from typing import Any, Self
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _ovr_decision_function
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from jaxsvm.errors import InputError
 from jaxsvm.estimators import probability as probabilities
-from jaxsvm.estimators.base import KernelEstimator, LibsvmEstimator, report, require_finite, warn_of
+from jaxsvm.estimators.base import KernelEstimator, LibsvmEstimator, warn_of
 from jaxsvm.estimators.kernel_values import Samples, samples
 from jaxsvm.estimators.machines import (
     MOST_VARIABLES,
@@ -44,7 +43,6 @@ from jaxsvm.estimators.validation import (
     classes_of,
     costs,
     require_classes,
-    sample_weights,
 )
 from jaxsvm.loop.interruption import estimating, until_halt
 from jaxsvm.loop.many import BoxData, Solved
@@ -83,13 +81,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
         """
         probabilities.warn_deprecated(self)
-        points, labels = self._checked_points(X, y)
-        labels = column_or_1d(labels, warn=True)
+        points, labels, weight = self._checked(X, y, sample_weight)
         self.classes_, codes = classes_of(labels)
-        n = _num_samples(points)
-        if n != len(codes):
-            raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(codes)}.")
-        weight = sample_weights(sample_weight, n)
         counted = weight if self.multi_class == "ovr" else None  # LIBSVM's pairs count samples
         self.class_weight_ = class_factors(self.class_weight, self.classes_, labels, counted)
         present = weight * self.class_weight_[codes]
@@ -116,18 +109,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         machines = self._machines(classes, self._weight[order])
         solved = self._trained(data, machines)
         coef = coefficients(classes, machines, solved, self._by_pairs)
-        bias = np.array([solution.bias for solution in solved])
-        require_finite(coef, solved)
-        kept = np.flatnonzero((coef != 0).any(axis=0))
-        self._keep_support(X, order[kept])
-        self._n_support = np.bincount(self._codes[self.support_], minlength=k).astype(np.int32)
         sign = -1.0 if k == 2 else 1.0  # LIBSVM's first class is scikit-learn's negative one
-        coef = sign * coef[:, kept]
-        self.dual_coef_ = sp.csr_array(coef) if self._sparse else coef
-        self.intercept_ = sign * bias
+        self._keep(X, order, coef, solved, sign)
+        self._n_support = np.bincount(self._codes[self.support_], minlength=k).astype(np.int32)
         self.n_iter_ = np.array([solution.steps for solution in solved], np.int32)
         self._parameters = np.array([solution.parameter for solution in solved])
-        report(self, solved)
 
     def _require_classes(self, codes: np.ndarray, weight: np.ndarray) -> None:
         require_classes(codes, weight, self.classes_, every=not self._by_pairs)

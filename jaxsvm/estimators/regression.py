@@ -7,13 +7,10 @@ from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import OutlierMixin, RegressorMixin, _fit_context
-from sklearn.utils import column_or_1d
-from sklearn.utils.validation import _num_samples
 
-from jaxsvm.estimators.base import LibsvmEstimator, report, require_finite
+from jaxsvm.estimators.base import LibsvmEstimator
 from jaxsvm.estimators.kernel_values import Samples, samples
 from jaxsvm.estimators.machines import (
     MOST_VARIABLES,
@@ -23,7 +20,7 @@ from jaxsvm.estimators.machines import (
     require_storable,
     solve,
 )
-from jaxsvm.estimators.validation import POSITIVE, costs, sample_weights
+from jaxsvm.estimators.validation import POSITIVE, costs
 from jaxsvm.loop.interruption import estimating
 from jaxsvm.loop.many import BoxData, Solved, constant_solution, solve_by_driver
 from jaxsvm.numerics.sizes import LARGEST_PADDED
@@ -42,30 +39,20 @@ class OneMachine(LibsvmEstimator):
 
     _variables = 1  # of each sample
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, Samples, np.ndarray, np.ndarray]:
+    def _learn(self, X: Any, y: Any, weight: np.ndarray) -> tuple[Any, np.ndarray, Samples, np.ndarray, np.ndarray]:
         """Return all checked points; the indices, samples, targets and weights of those of positive weight."""
-        y = column_or_1d(y, warn=True).astype(np.float64)
-        n = _num_samples(X)
-        if n != len(y):
-            raise ValueError(f"X and y have incompatible shapes.\nX has {n} samples, but y has {len(y)}.")
-        weight = sample_weights(sample_weight, n)
         values, X = self._learn_kernel(X)
         rows = np.flatnonzero(weight > 0)
         points = X[rows][:, rows] if values.by_values else X[rows]
-        return X, rows, samples(values, points, 0.0), y[rows], weight[rows]
+        return X, rows, samples(values, points, 0.0), y[rows].astype(np.float64), weight[rows]
 
-    def _keep(self, X: Any, rows: np.ndarray, solved: Solved, cause: str = "") -> None:
+    def _keep_one(self, X: Any, rows: np.ndarray, solved: Solved, cause: str = "") -> None:
         """Store a solution for the samples `rows`; the variables of absent ones come last."""
         n = len(rows)
         coef = solved.dual_coef[: self._variables * n].reshape(-1, n).sum(axis=0)
-        require_finite(coef, [solved])
-        kept = np.flatnonzero(coef)
-        self._keep_support(X, rows[kept])
-        self._n_support = np.array([len(kept), 0], np.int32)  # two entries, as in scikit-learn
-        self.dual_coef_ = sp.csr_array(coef[None, kept]) if self._sparse else coef[None, kept]
-        self.intercept_ = np.array([solved.bias])
+        self._keep(X, rows, coef[None], [solved], cause=cause)
+        self._n_support = np.array([len(self.support_), 0], np.int32)  # two entries, as in scikit-learn
         self.n_iter_ = solved.steps
-        report(self, [solved], cause)
         self.certificate_ = Certificate(*(values[0] for values in self.certificate_))
 
     @property
@@ -91,11 +78,10 @@ class Regressor(RegressorMixin, OneMachine):
             y: Targets, `(n,)`.
             sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
         """
-        X, y = self._checked_points(X, y)
-        X, rows, data, target, weight = self._learn(X, y, sample_weight)
+        X, rows, data, target, weight = self._learn(*self._checked(X, y, sample_weight))
         progress, middle = Progress(self, 1), target.min() + np.ptp(target) / 2
         solved = self._solve(data, target - middle, weight, progress)  # far from 0 a small gap would be rounding
-        self._keep(X, rows, progress.ended(solved._replace(bias=solved.bias + middle)))
+        self._keep_one(X, rows, progress.ended(solved._replace(bias=solved.bias + middle)))
         return self
 
     def predict(self, X: ArrayLike | SparseRows) -> np.ndarray:
@@ -174,10 +160,9 @@ class NuSVR(Regressor):
     _limits: ClassVar[dict[str, Any]] = {"C": POSITIVE}
     scikit_learn_class = "NuSVR"
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any) -> Any:
-        n = int(np.count_nonzero(sample_weights(sample_weight, _num_samples(X)) > 0))
-        require_storable(n, MOST_VARIABLES // 2, "SVR with an epsilon")
-        return super()._learn(X, y, sample_weight)
+    def _learn(self, X: Any, y: Any, weight: np.ndarray) -> Any:
+        require_storable(int(np.count_nonzero(weight > 0)), MOST_VARIABLES // 2, "SVR with an epsilon")
+        return super()._learn(X, y, weight)
 
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
         del progress  # one program
@@ -226,11 +211,10 @@ class OneClassSVM(OutlierMixin, OneMachine):
             y: Not used.
             sample_weight: Weights of samples, `(n,)`; samples whose weight is not positive are left out.
         """
-        X, _ = self._checked_points(X)
-        X, rows, data, _, weight = self._learn(X, np.zeros(_num_samples(X)), sample_weight)
+        X, rows, data, _, weight = self._learn(*self._checked(X, None, sample_weight))
         progress = Progress(self, 1)
         solved = progress.ended(_enclosed(data, weight, self.nu, self.tol, self.max_iter, progress.callback))
-        self._keep(X, rows, solved, ZERO_OBJECTIVE if solved.status == Status.STALLED else "")
+        self._keep_one(X, rows, solved, ZERO_OBJECTIVE if solved.status == Status.STALLED else "")
         self.offset_ = -self.intercept_
         return self
 

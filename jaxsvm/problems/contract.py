@@ -72,13 +72,9 @@ class Problem(Protocol):
         """Return the coefficients of the equality constraint, `(n,)`; None without one."""
 
     def weighted(self, sample_weight: ArrayLike) -> Self:
-        """Return the problem with its weights multiplied by others, for instance for a fold.
+        """Return the problem with its weights multiplied by others, `(n,)`, not negative; 0 removes a sample.
 
-        Args:
-            sample_weight: Non-negative, `(n,)`; 0 removes a sample.
-
-        Raises:
-            InputError: On concrete weights that leave no problem; under tracing the fit's status is INFEASIBLE instead.
+        Concrete weights that leave no problem are an InputError; under tracing the fit's status is INFEASIBLE instead.
         """
 
     def on(self, gram: Gram) -> Self:
@@ -105,17 +101,10 @@ class Problem(Protocol):
     def certified(self, point: Array, s: Array, dtype: np.dtype, /) -> Answer:
         """Certify a point, in the numbers that the caller gets, by bounds that hold under rounding.
 
-        The problem's vectors are in twice the precision here (`widened`).
-
-        Args:
-            point: Numbers of `dtype`, held in twice its precision.
-            s: Its products, computed from scratch in twice the precision.
-            dtype: Dtype of the numbers that the caller gets; a bias is `rounded` to it before it is certified.
-
-        Returns:
-            The result. For a point of one row, `R * margins` are the `margins` of `alpha`. The certificate allows for
-            the rounding of the products (`jaxsvm.numerics.precision.rounding`). The gap of an infeasible point is
-            infinite.
+        The problem's vectors are in twice the precision here (`widened`), as are the products s, computed from scratch;
+        the point are numbers of `dtype`, and a bias is `rounded` to it before it is certified. For a point of one row,
+        `R * margins` are the `margins` of `alpha`. The certificate allows for the rounding of the products
+        (`jaxsvm.numerics.precision.rounding`). The gap of an infeasible point is infinite.
         """
 
     def indefinite(self, objective: Float[Array, ""], /) -> Bool[Array, ""]:
@@ -126,11 +115,7 @@ class Parametric(Problem, Protocol):
     """A problem whose `parameter` is not None."""
 
     def at(self, value: ArrayLike, /) -> Self:
-        """Return the problem at another value of its parameter, `()`.
-
-        Raises:
-            InputError: On a concrete value out of range; under tracing the fit's status is INFEASIBLE instead.
-        """
+        """Return the problem at another value of its parameter, `()`; one out of range is treated as bad weights."""
 
     @property
     def weights(self) -> Float[Array, " n"]:

@@ -69,15 +69,17 @@ def _on_mesh(problem: Any, gram: Gram | None) -> Any:
     points: Any = problem.gram
     size = held.whole.n
     spread = cast(Spread, held.spread)
-    if isinstance(problem, BallProblem):
-        vectors, absent = {"squares": problem.squares}, {"mask": problem.present}
-    else:
-        vectors = {name: getattr(problem, name) for name in problem.vectors if getattr(problem, name) is not None}
-        absent = {"weight": problem.weights}
-    parts = {name: lengthened(vector, size) for name, vector in vectors.items()}
-    parts |= {name: lengthened(vector, size, 0) for name, vector in absent.items()}
     operators = {"gram": points.whole, problem.operator: held.whole if gram is None else gram}
-    return dataclasses.replace(problem, **spread.placed(parts, size), **operators)
+    return dataclasses.replace(problem, **spread.placed(_lengthened(problem, size), size), **operators)
+
+
+def _lengthened(problem: Any, size: int) -> dict[str, Any]:
+    """Return the vectors of a problem with absent samples up to a size."""
+    ball = isinstance(problem, BallProblem)
+    names = ("squares",) if ball else problem.vectors
+    parts = {name: lengthened(getattr(problem, name), size) for name in names if getattr(problem, name) is not None}
+    absent = {"mask": problem.present} if ball else {"weight": problem.weights}
+    return parts | {name: lengthened(vector, size, 0) for name, vector in absent.items()}
 
 
 def _padded(problem: S, gram: Gram | None) -> S:
@@ -87,9 +89,7 @@ def _padded(problem: S, gram: Gram | None) -> S:
     gram = problem.gram.lengthened(size) if gram is None else gram
     if gram is None:
         return problem
-    vectors = {name: getattr(problem, name) for name in problem.vectors}
-    parts = {name: lengthened(vector, size) for name, vector in vectors.items() if vector is not None}
-    return dataclasses.replace(problem, gram=gram, weight=lengthened(problem.weights, size, 0), **parts)
+    return dataclasses.replace(problem, gram=gram, **_lengthened(problem, size))
 
 
 def trimmed(fit: Fit, n: int) -> Fit:

@@ -25,12 +25,8 @@ from jaxsvm.runtime.programs import Program
 class OfSamples(Parametric):
     """A problem of labelled samples: Gram operator, signs, penalty and weights as given."""
 
-    gram: Gram
-    y: Float[Array, " n"]  # signs
     weight: Float[Array, " n"] | None  # not negative, 0 for an absent sample; None if all are 1
     squares: Float[Array, " n"]  # `K_ii + offset`
-    feasible: Bool[Array, ""]  # whether the values make a problem; under tracing this is known only at run time
-    offset: float  # 1.0 with a regularised bias, 0.0 without; static
 
     operator = "gram"
     vectors: ClassVar[tuple[str, ...]] = ("y", "squares")  # fields of shape `(n,)` but `weight`

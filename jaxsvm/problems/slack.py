@@ -113,11 +113,9 @@ class SlackProblem(OfSamples):
         return SignedGram(self.gram, self.y[:, None], self.offset).matvec(point.T).T
 
     def level(self, c: Float[Array, " n"], method: str | None = None) -> WaterLevel:
-        """Return the water level of responses c, with the best bias if it is free.
+        """Return the water level of responses `y_i <w, phi_i>`, `(n,)`, with the best bias if it is free.
 
-        Args:
-            c: Responses `y_i <w, phi_i>`, `(n,)`.
-            method: A method of `jaxsvm.problems.water_level`; None takes the fastest.
+        The method is one of `jaxsvm.problems.water_level`; None takes the fastest.
         """
         if self.free_bias:
             method = method or ("sort" if self.n <= MEASURED.sorted_size else "bisection")

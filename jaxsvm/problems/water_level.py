@@ -23,12 +23,11 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.line_search import bisected
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.loops import fori_loop, once, while_loop
 
-METHODS = ("sort", "newton", "bisection")
+METHODS, BIAS_METHODS = ("sort", "newton"), ("sort", "bisection")
 HALVINGS = {"float32": 32, "float64": 62}
 """Bisections by dtype: about its digits and the exponent's range."""
 
@@ -57,8 +56,7 @@ def water_level(
         c: Responses, `(n,)`; infinite ones stay dry.
         volume: V, `()`, not negative: `n nu` in the slack-constrained problem.
         weight: w, `(n,)`, not negative; 0 removes a response; None: all 1.
-        method: "sort" (closed form), "newton" (a few passes, no sorting) or "bisection" (a fixed number of passes:
-            best under `vmap`, where a loop runs until its slowest lane ends).
+        method: "sort" (closed form) or "newton" (a few passes, no sorting).
 
     Returns:
         The level, p and bias 0.
@@ -73,7 +71,7 @@ def water_level(
     # Relative to the lowest response: rounding would lose a small volume in large responses.
     lowest = jnp.where(w > 0, c, jnp.inf).min()
     rest = jnp.where(w > 0, c - lowest, jnp.inf)
-    level, p = {"sort": _by_sorting, "newton": _by_newton, "bisection": _by_bisection}[method](rest, w, volume)
+    level, p = (_by_sorting if method == "sort" else _by_newton)(rest, w, volume)
     return WaterLevel(lowest + level, p, jnp.zeros_like(level))
 
 
@@ -96,7 +94,7 @@ def water_level_with_bias(
     Raises:
         InputError: As `water_level`; on signs other than -1 and +1, or a class without a positive weight.
     """
-    if method not in ("sort", "bisection"):
+    if method not in BIAS_METHODS:
         raise InputError(f"method is {method!r}: sort or bisection is needed for two basins.")
     c, w, volume = _checked(c, volume, weight)
     y = checked_signs(y, c.shape[0], c.dtype)
@@ -188,23 +186,6 @@ def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
     first = (jnp.zeros((), jnp.int32), jnp.full_like(start, jnp.inf), fill(start))
     _, above, g = while_loop(lambda carry: (carry[2] < carry[1]) & (carry[0] < 100), fall, first)
     return jnp.minimum(above, g)
-
-
-def _by_bisection(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
-    """Solve by a fixed number of halvings, and one step of Newton's method, which makes the level exact."""
-    lowest_width = jnp.where(w > 0, w, jnp.inf).min()
-
-    def is_below(level: Array) -> Array:
-        return jnp.where(w > 0, w * jnp.maximum(0, level - rest), 0).sum() < volume
-
-    steps = HALVINGS[jnp.dtype(rest.dtype).name]
-    highest = jnp.minimum(volume / lowest_width, _average(rest, w, volume))
-    _, high = bisected(is_below, jnp.zeros_like(volume), highest, steps)
-    covered = (rest < high) & (w > 0)
-    mass = jnp.where(covered, w, 0).sum()
-    level = (volume + jnp.where(covered, w * rest, 0).sum()) / jnp.where(mass > 0, mass, 1)
-    level = jnp.where(mass > 0, level, 0)
-    return level, _covered(rest, w, level)
 
 
 def _covered(rest: Array, w: Array, level: Array) -> Array:

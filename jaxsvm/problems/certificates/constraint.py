@@ -103,11 +103,7 @@ def checked(problem: P) -> P:
 
 
 def require_reachable(problem: BoxForm) -> None:
-    """Refuse concrete coefficients c with zeros in the box, or a right-hand side e that the box does not reach.
-
-    Raises:
-        InputError: Naming the argument.
-    """
+    """Refuse concrete coefficients c with zeros in the box, or a right-hand side e that the box does not reach."""
     if problem.c is None or not is_concrete(problem.c, problem.e, problem.upper):
         return
     c, upper = np.asarray(problem.c), np.asarray(problem.upper)

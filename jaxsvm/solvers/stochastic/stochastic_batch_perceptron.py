@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import SlackProblem
-from jaxsvm.problems.water_level import METHODS, WaterLevel
+from jaxsvm.problems.water_level import BIAS_METHODS, METHODS, WaterLevel
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, require_one_of, require_whole
 from jaxsvm.solvers.contract import NEVER, Solver, Traits
@@ -79,8 +78,8 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         if self.batch is not None:
             require_whole("batch", self.batch, 1)
         require_one_of("average", self.average, AVERAGES)
-        if self.method not in (None, *METHODS):
-            raise InputError(f"method is {self.method!r}: one of {', '.join(METHODS)} is needed, or None.")
+        if self.method is not None:
+            require_one_of("method", self.method, (*METHODS, *BIAS_METHODS[1:]))
 
     @property
     def max_steps(self) -> Count:
