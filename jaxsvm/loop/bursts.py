@@ -221,7 +221,7 @@ def _shown(problem: Problem, solver: Solver, progress: Progress, before: Fit | N
     counters are those of its point.
     """
     if before is not None:
-        if not (solver.traits.carries_sums and problem.kind == "slack" and problem.gram.definite):
+        if not (solver.traits.carries_sums and problem.of_level and problem.gram.definite):
             return before
         progress = progress._replace(best=level_program(problem, solver, progress))
     return with_steps_alone(finish(solver, progress), progress)

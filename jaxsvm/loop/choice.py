@@ -42,15 +42,13 @@ def first_choice(problem: Problem, tol: Any) -> Solver:
             return InteriorPoint(tol=tol)
         small = problem.n <= MEASURED.samples_of_one_working_set
         return SMO(tol=tol) if small else WorkingSet(tol=tol, fresh=MEASURED.new_samples_of_a_set)
-    if problem.kind == "slack":
-        hinge = cast(SlackProblem, problem).hinge(1.0)
+    if isinstance(problem, SlackProblem):
+        hinge = problem.hinge(1.0)
         # Working sets take longer to compile than pair steps take to solve.
         small = problem.n <= MEASURED.samples_of_a_small_problem and not systems_pay(hinge)
         return EquivalentHinge(SMO() if small else first_choice(hinge, tol), tol=tol)
-    if problem.kind == "ball":
-        return FrankWolfe(tol=tol)
-    if problem.kind == "nu":
-        return SMO(tol=tol)
+    if problem.kind in (others := {"ball": FrankWolfe, "nu": SMO}):
+        return others[problem.kind](tol=tol)
     raise _unknown(problem)
 
 
@@ -79,8 +77,8 @@ def traced_choice(problem: Problem, tol: Any) -> Solver:
     small = affordable(problem) and problem.n <= MEASURED.samples_of_a_traced_system
     if problem.kind == "box" and problem.gram.feature_rows is not None and (small or few_features(problem) is not None):
         return InteriorPoint(tol=tol)
-    if problem.kind == "slack":
-        return EquivalentHinge(traced_choice(cast(SlackProblem, problem).hinge(1.0), tol), tol=tol)
+    if isinstance(problem, SlackProblem):
+        return EquivalentHinge(traced_choice(problem.hinge(1.0), tol), tol=tol)
     return first_choice(problem, tol)
 
 
@@ -100,8 +98,8 @@ def exact_solver(problem: Problem, tol: Any) -> Solver:
         return Newton(tol=tol) if _by_newton(problem) else FrankWolfe(variant="smo", tol=tol)
     if problem.kind == "box":
         return InteriorPoint(tol=tol) if systems_pay(problem) else SMO(tol=tol)
-    if problem.kind == "slack":
-        return EquivalentHinge(exact_solver(cast(SlackProblem, problem).hinge(1.0), tol), tol=tol)
+    if isinstance(problem, SlackProblem):
+        return EquivalentHinge(exact_solver(problem.hinge(1.0), tol), tol=tol)
     raise _unknown(problem)
 
 
@@ -126,9 +124,8 @@ def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, end
         return None if other is None else dataclasses.replace(solver, solver=other)
     if isinstance(solver, FeatureNewton):
         return first_choice(problem, solver.tol) if ended else None
-    if ended and problem.kind == "squared hinge" and int(solver.max_steps) == _few_steps(solver):
-        svm = cast(SquaredHingeProblem, problem)
-        Z = features(svm, float(np.asarray(svm.C) * np.asarray(svm.weights).max()), jax.random.key(0))
+    if ended and isinstance(problem, SquaredHingeProblem) and int(solver.max_steps) == _few_steps(solver):
+        Z = features(problem, float(np.asarray(problem.C) * np.asarray(problem.weights).max()), jax.random.key(0))
         return FeatureNewton(Z, solver.tol) if Z is not None else with_max_steps(solver, type(solver).max_steps)
     if not isinstance(solver, WorkingSet):
         return None

@@ -233,7 +233,7 @@ def drive(
             counters[-1] = counters[-1]._replace(alone=counters[-2].alone)
         best = result if int(result.status) == Status.CONVERGED else best
         stalled = int(result.status) == Status.STALLED and not float(best.certificate.relative_gap) < 1
-        if problem.kind == "box" and stalled and not options.provisional:
+        if problem.corrects and stalled and not options.provisional:
             best = _better_of(trimmed(_of_nothing(problem).fit(result.status.code, result.counters), n), best)
         best = dataclasses.replace(best, counters=reduce(Counters.plus, counters), status=result.status)
         if options.warns:

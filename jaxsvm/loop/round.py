@@ -181,7 +181,7 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
     better = sound & (~(gap > best_gap) | (excess <= 1))
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), point, progress.best)
     if solver.traits.finds_both:
-        best = better_answer(point, progress.best, better, problem.kind == "slack")
+        best = better_answer(point, progress.best, better, problem.of_level)
     known = (best if solver.traits.finds_both and problem.gram.definite else point).certificate
 
     # Progress is a lower R by more than rounding, or a gap that still shrinks.

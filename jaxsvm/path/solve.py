@@ -115,7 +115,7 @@ class Path:
         low, high = order[above - 1], order[jnp.minimum(above, k - 1)]
         width = Cs[high] - Cs[low]
         w = jnp.clip(jnp.where(width > 0, (value - Cs[low]) / jnp.where(width > 0, width, 1), 0), 0, 1)
-        if here.kind == "squared hinge":
+        if isinstance(here, SquaredHingeProblem):
             ends = [(problem.y * fits.dual_coef[end], fits.margins[end]) for end in (low, high)]
             start, _ = combination.function(here.ridge, *ends, 1.0)
         else:  # dual variables of a hinge are linear in C while no sample changes sides
@@ -327,9 +327,8 @@ def solve_together(
         report = None if callback is None else lambda place, fit: callback(place, trimmed(fit, n))
         for group in _on_one_gram(problems):
             members = [problems[place] for place in group]
-            squared = members[0].kind == "squared hinge" and not any(problem.free_bias for problem in members)
-            if squared and not options.chained and members[0].gram.spread is None:
-                grids = [cast(SquaredHingeProblem, problem) for problem in members]
+            grids = [one for one in members if isinstance(one, SquaredHingeProblem) and not one.free_bias]
+            if len(grids) == len(members) and not options.chained and members[0].gram.spread is None:
                 solved = _coarse_to_fine(grids, Cs, options, report, stop)
             elif options.lanes is None:
                 links = {p: chain_link(problems[p], solvers[p], options, stop) for p in group}

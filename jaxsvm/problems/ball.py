@@ -45,7 +45,7 @@ class BallProblem(SimplexForm):
     solved_by = "FrankWolfe"
     parameter = None
     offset = 0.0
-    corrects = restricts = differentiable = free_bias = False
+    free_bias = False
 
     @property
     def operator(self) -> str:

@@ -40,9 +40,10 @@ class Problem(Protocol):
     kind: str  # the form, such as "box"; a solver takes the kinds that its `solves` lists
     solved_by: str  # the solver that an error suggests in place of an unsuitable one
     parameter: str | None  # what a path varies, "C" or "nu": the problem is then `Parametric`
-    restricts: bool  # whether samples can be left out; the problem is then `Restrictable`
-    differentiable: bool  # whether the solution has derivatives; the problem is then `Differentiable`
-    corrects: bool  # whether `certificates.corrections.beside` may find a better w, where rounding stops progress
+    restricts: bool = False  # whether samples can be left out; the problem is then `Restrictable`
+    differentiable: bool = False  # whether the solution has derivatives; the problem is then `Differentiable`
+    corrects: bool = False  # whether `certificates.corrections` may find a better w, where rounding stops progress
+    of_level: bool = False  # whether w has the lower value (the level of a slack problem), not the upper one
     free_bias: bool  # whether there is an unregularised bias
     offset: float  # 1.0 for a regularised bias (one more feature, of value 1), else 0.0; static
     gram: Gram  # the Gram operator of the samples

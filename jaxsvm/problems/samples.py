@@ -31,7 +31,6 @@ class OfSamples(Parametric):
     operator = "gram"
     vectors: ClassVar[tuple[str, ...]] = ("y", "squares")  # fields of shape `(n,)` but `weight`
     needs_classes: ClassVar[bool] = True  # whether other weights must leave a sample of each class
-    corrects = restricts = differentiable = False  # what a class can do beside a problem's members, it says itself
     C: Any
 
     @property

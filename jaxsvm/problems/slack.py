@@ -50,6 +50,7 @@ class SlackProblem(OfSamples):
     kind = "slack"
     solved_by = "StochasticBatchPerceptron"
     parameter = "nu"
+    of_level = True
 
     gram: Gram
     y: Float[Array, " n"]

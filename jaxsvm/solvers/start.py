@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.sampling import balanced_draw
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import BoxForm, Problem, Restricted, SimplexForm
 from jaxsvm.results.fit import Counted, Counters, Fit, bit_of
 from jaxsvm.runtime.loops import fori_loop
@@ -59,7 +60,7 @@ class Origin(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> "Origin | None":
         """Return this start for a concrete box problem with `e = 0`; else None."""
-        e = cast(BoxForm, problem).e if problem.kind == "box" else None
+        e = problem.e if isinstance(problem, BoxProblem) else None
         return cls() if e is not None and is_concrete(e) and float(e) == 0 else None
 
 

@@ -215,11 +215,11 @@ class Sampled(HoldingWrapper[SimplexForm]):
         G = 2 * (R - s_drawn.min())
         if self.solver.stop == "paper":
             return G / ((2 * tol + tol**2) * (problem.diameter_squared - R))
-        if self.solver.stop == "relative_fw" or problem.kind == "ball":
+        if self.solver.stop == "relative_fw" or not isinstance(problem, SquaredHingeProblem):
             return G / (tol * jnp.abs(R))
         # The certificate's sum, exact on the buffer and estimated by the draw for the inactive rest.
         weights, s = inner.alpha[: indices.shape[0]], inner.s[: indices.shape[0]]
-        ridges = cast(SquaredHingeProblem, problem).ridge
+        ridges = problem.ridge
         ridge = ridges[indices]
         u, v = R - s, weights * ridge
         C = jnp.where(ridge > 0, 1 / jnp.where(ridge > 0, ridge, 1), 0)
