@@ -37,20 +37,34 @@ class Problem(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
-    kind: str  # the form, such as "box"; a solver takes the kinds that its `solves` lists
-    solved_by: str  # the solver that an error suggests in place of an unsuitable one
-    parameter: str | None  # what a path varies, "C" or "nu": the problem is then `Parametric`
-    restricts: bool = False  # whether samples can be left out; the problem is then `Restrictable`
-    differentiable: bool = False  # whether the solution has derivatives; the problem is then `Differentiable`
-    corrects: bool = False  # whether `certificates.corrections` may find a better w, where rounding stops progress
-    of_level: bool = False  # whether w has the lower value (the level of a slack problem), not the upper one
-    free_bias: bool  # whether there is an unregularised bias
-    offset: float  # 1.0 for a regularised bias (one more feature, of value 1), else 0.0; static
-    gram: Gram  # the Gram operator of the samples
-    operator: str  # the name of the field that holds the operator solvers work on, usually "gram"
-    y: Float[Array, " n"]  # labels in {-1, +1}: signs in `y_i y_j (K_ij + offset)`; folds are stratified by them
-    mask: Bool[Array, " n"] | None  # which samples take part; None if all do
-    feasible: Bool[Array, ""]  # whether the values make a problem; under tracing this is known at run time only
+    kind: str
+    """The form, such as "box"; a solver takes the kinds that its `solves` lists."""
+    solved_by: str
+    """The solver that an error suggests in place of an unsuitable one."""
+    parameter: str | None
+    """What a path varies, "C" or "nu": the problem is then `Parametric`."""
+    restricts: bool = False
+    """Whether samples can be left out; the problem is then `Restrictable`."""
+    differentiable: bool = False
+    """Whether the solution has derivatives; the problem is then `Differentiable`."""
+    corrects: bool = False
+    """Whether `certificates.corrections` may find a better w, where rounding stops progress."""
+    of_level: bool = False
+    """Whether w has the lower value (the level of a slack problem), not the upper one."""
+    free_bias: bool
+    """Whether there is an unregularised bias."""
+    offset: float
+    """1.0 for a regularised bias (one more feature, of value 1), else 0.0; static."""
+    gram: Gram
+    """The Gram operator of the samples."""
+    operator: str
+    """The name of the field that holds the operator solvers work on, usually "gram"."""
+    y: Float[Array, " n"]
+    """Labels in {-1, +1}: signs in `y_i y_j (K_ij + offset)`; folds are stratified by them."""
+    mask: Bool[Array, " n"] | None
+    """Which samples take part; None if all do."""
+    feasible: Bool[Array, ""]
+    """Whether the values make a problem; under tracing this is known at run time only."""
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
@@ -126,7 +140,8 @@ class Parametric(Problem, Protocol):
 class OfSignedMatrix(Problem, Protocol):
     """A problem of the matrix `signed`, plus a ridge or within bounds."""
 
-    bounded: bool  # whether dual variables have finite upper bounds; a `Restrictable` problem is then a `BoxForm`
+    bounded: bool
+    """Whether dual variables have finite upper bounds; a `Restrictable` problem is then a `BoxForm`."""
 
     @property
     def ridge(self) -> Float[Array, " n"]:
@@ -151,7 +166,8 @@ class OfSignedMatrix(Problem, Protocol):
 class Restrictable(Parametric, OfSignedMatrix, Protocol):
     """A problem from which samples can be left out (`restricts`): screening and working sets use it."""
 
-    C: Float[Array, ""]  # the cost
+    C: Float[Array, ""]
+    """The cost."""
 
     def gradient(self, point: Float[Array, " n"], margins: Float[Array, " n"], /) -> Float[Array, " n"]:
         """Return the products of a point from its `margins`, whatever C these were computed at."""
@@ -170,7 +186,8 @@ class Differentiable(OfSignedMatrix, Protocol):
     `jaxsvm.derivatives` has the linear systems (`support_equations`); the rule is in `jaxsvm.loop.differentiation`.
     """
 
-    e: Any  # the right-hand side of the equality, `()`
+    e: Any
+    """The right-hand side of the equality, `()`."""
 
     def active_set(self, values: Any, before: Active | None = None) -> Active:
         """Return the sets of samples that a solution's values imply, as masks without derivatives.
@@ -221,7 +238,8 @@ class SimplexPart(Protocol):
     """What a step of a simplex solver sees of a problem, or of a part of it: columns of `Kt`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-    mask: Bool[Array, " n"] | None  # which samples take part; None if all do
+    mask: Bool[Array, " n"] | None
+    """Which samples take part; None if all do."""
 
     @property
     def diagonal(self) -> Float[Array, " n"]:
@@ -267,11 +285,16 @@ class BoxForm(Restrictable, Protocol):
     `objective` is minus what is maximised.
     """
 
-    q: Float[Array, " n"]  # the linear term: 1 for an SVM
-    c: Float[Array, " n"] | None  # coefficients of the equality; None without a free bias
-    constant: Float[Array, ""]  # the constant term of the dual objective
-    e: Float[Array, ""]  # the right-hand side of the equality
-    groups: Bool[Array, " n"] | None  # the first of two groups of variables that each have the sum e; None: c'a = e
+    q: Float[Array, " n"]
+    """The linear term: 1 for an SVM."""
+    c: Float[Array, " n"] | None
+    """Coefficients of the equality; None without a free bias."""
+    constant: Float[Array, ""]
+    """The constant term of the dual objective."""
+    e: Float[Array, ""]
+    """The right-hand side of the equality."""
+    groups: Bool[Array, " n"] | None
+    """The first of two groups of variables that each have the sum e; None: c'a = e."""
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         """Return `Q[:, i]`."""

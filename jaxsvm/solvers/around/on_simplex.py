@@ -219,8 +219,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
             return G / (tol * jnp.abs(R))
         # The certificate's sum, exact on the buffer and estimated by the draw for the inactive rest.
         weights, s = inner.alpha[: indices.shape[0]], inner.s[: indices.shape[0]]
-        ridges = problem.ridge
-        ridge = ridges[indices]
+        ridge = (ridges := problem.ridge)[indices]
         u, v = R - s, weights * ridge
         C = jnp.where(ridge > 0, 1 / jnp.where(ridge > 0, ridge, 1), 0)
         on_buffer = jnp.where(weights > 0, C * jnp.where(u + v > 0, u * (u + 2 * v), -v * v), 0).sum()
