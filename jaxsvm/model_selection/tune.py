@@ -37,6 +37,7 @@ from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.model import decision_function, is_right
 from jaxsvm.path.chains import nothing, stacked
 from jaxsvm.points.rows import PointsLike, as_points
+from jaxsvm.problems.arguments import checked_signs
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
 from jaxsvm.results.fit import Fit, Status
 from jaxsvm.runtime.arrays import in_a_line, require_whole, transfers
@@ -252,14 +253,6 @@ def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tu
     return values.sum(), outcome._replace(error=outcome.error.sum())
 
 
-def fold_weights(y: np.ndarray, folds: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return 1 for samples that train, and 1 for those held out, `(k, n)` each; `folds` as for `fold_masks`."""
-    masks = fold_masks(y, folds)
-    require_classes(masks, y, np.ones(len(y)))
-    train, test = (np.stack(parts).astype(float) for parts in zip(*masks, strict=True))
-    return train, test
-
-
 class _Search:
     """The iterations of the optimiser, on the host: parameters, history and the best fit."""
 
@@ -373,20 +366,21 @@ def _prepare(
     dtype = points.dtype
     leaves = [jnp.asarray(leaf, dtype) if np.asarray(leaf).dtype.kind in "iuf" else leaf for leaf in leaves]
     tuned = tuple(bool(np.asarray(leaf).dtype.kind == "f" and (np.asarray(leaf) > 0).all()) for leaf in leaves)
-    n = points.shape[0]
-    if np.shape(y) != (n,) or not np.isin(np.asarray(y), (-1, 1)).all():
-        raise InputError(f"y has shape {np.shape(y)}: one label of -1 or +1 for each of the {n} points is needed.")
-    held_out = None
+    y, held_out = checked_signs(y, points.shape[0], dtype), None
     if validation is not None:
         x_new, y_new = as_points(validation[0], dtype, "validation[0]"), jnp.asarray(validation[1], dtype)
         require_finite("validation[1]", y_new)
         if y_new.shape != x_new.shape[:1] or not np.isin(np.asarray(y_new), (-1, 1)).all():
             raise InputError(f"validation has labels of shape {y_new.shape}: one of -1 or +1 a point is needed.")
         held_out = (x_new, y_new)
-    masks = None if folds is None else tuple(jnp.asarray(m, dtype) for m in fold_weights(np.asarray(y), folds))
+    masks = None
+    if folds is not None:
+        parts = fold_masks(np.asarray(y), folds)
+        require_classes(parts, np.asarray(y), np.ones(len(y)))
+        masks = tuple(jnp.asarray(np.stack(part), dtype) for part in zip(*parts, strict=True))
     logs = tuple(jnp.log(leaf) for leaf, chosen in zip(leaves, tuned, strict=True) if chosen)
     solver = FrankWolfe(variant="smo", tol=1e-4) if solver is None else solver
-    data = HeldOut(points, jnp.asarray(y, dtype), held_out, masks, tuple(leaves), solver)
+    data = HeldOut(points, y, held_out, masks, tuple(leaves), solver)
     function: Any = loss if callable(loss) else LOSSES[loss]
     return data, Objective(treedef, tuned, function), (jnp.log(jnp.asarray(C, dtype)), logs)
 

@@ -48,7 +48,7 @@ class BallProblem(SimplexForm):
     free_bias = False
 
     @property
-    def operator(self) -> str:
+    def operator(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return "gram" if self.moved is None else "moved"
 
     gram: Gram
@@ -72,7 +72,7 @@ class BallProblem(SimplexForm):
         return self.squares.dtype
 
     @property
-    def y(self) -> Float[Array, " n"]:
+    def y(self) -> Float[Array, " n"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Return ones, `(n,)`: a ball has no labels."""
         return jnp.ones_like(self.squares)
 

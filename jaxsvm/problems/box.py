@@ -38,7 +38,7 @@ from jaxsvm.runtime.arrays import filled, in_a_line, on_device, owned, transfers
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class BoxProblem(OfSamples, BoxForm, Differentiable):
+class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A hinge SVM, or any problem of its form. Build it with `hinge_problem` or `box_problem`.
 
     A *point* of it is a feasible `a`, `(n,)`. For solvers whose w is not made of their dual variables it has two rows,
@@ -72,7 +72,7 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):
         return jnp.zeros_like(self.y)
 
     @property
-    def free_bias(self) -> bool:
+    def free_bias(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.c is not None
 
     @property

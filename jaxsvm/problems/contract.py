@@ -9,7 +9,7 @@ The forms that solvers work on, `SimplexForm` and `BoxForm`, stand below.
 
 Write a problem as a frozen dataclass, register it as a pytree, and give all its vectors one dtype:
 `jaxsvm.numerics.precision.widened` widens them for certificates. A class derives from its contracts, and inherits what
-they say of the members.
+they say of the members; an attribute may be a property there.
 """
 
 from __future__ import annotations

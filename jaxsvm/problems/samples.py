@@ -50,7 +50,7 @@ class OfSamples(Parametric):
         return filled(self.y, 1) if self.weight is None else self.weight
 
     @property
-    def mask(self) -> Bool[Array, " n"] | None:
+    def mask(self) -> Bool[Array, " n"] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         return None if self.weight is None else computed(lambda _, weight: weight > 0, self.weight)
 
     @property

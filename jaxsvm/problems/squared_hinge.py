@@ -40,7 +40,7 @@ from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, transf
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SquaredHingeProblem(OfSamples, SimplexForm, Restrictable, Differentiable):
+class SquaredHingeProblem(OfSamples, SimplexForm, Restrictable, Differentiable):  # pyright: ignore
     """The squared-hinge SVM on the simplex. Build it with `svm_problem`."""
 
     __repr__ = in_a_line
