@@ -49,6 +49,7 @@ class BallProblem(SimplexForm):
 
     @property
     def operator(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return the name of the field that holds `points`."""
         return "gram" if self.moved is None else "moved"
 
     gram: Gram

@@ -73,6 +73,7 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
 
     @property
     def free_bias(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return whether there is an equality constraint, whose multiplier b is an unregularised bias."""
         return self.c is not None
 
     @property

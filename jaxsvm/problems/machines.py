@@ -108,6 +108,7 @@ class NuProblem(BoxProblem):
 
     @property
     def groups(self) -> Bool[Array, " n"]:
+        """Return which variables are of the first group, `(n,)`."""
         return self.y > 0
 
     def weighted(self, sample_weight: ArrayLike) -> Self:

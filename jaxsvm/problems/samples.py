@@ -43,6 +43,7 @@ class OfSamples(Parametric):
 
     @property
     def signed(self) -> SignedGram:
+        """Return the matrix `y_i y_j (K_ij + offset)`."""
         return SignedGram(self.gram, self.y, self.offset)
 
     @property
@@ -51,6 +52,7 @@ class OfSamples(Parametric):
 
     @property
     def mask(self) -> Bool[Array, " n"] | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return which samples have a positive weight, `(n,)`; None if no weights were given."""
         return None if self.weight is None else computed(lambda _, weight: weight > 0, self.weight)
 
     @property
