@@ -47,26 +47,26 @@ LINES = {
     "datasets": 2_133,
     "derivatives": 450,
     "designs": 2_112,
-    "estimators": 2_853,
+    "estimators": 2_716,
     "face": 310,
     "gram": 1_219,
     "kernels": 927,
-    "loop": 2_510,
-    "model_selection": 1_017,
+    "loop": 2_507,
+    "model_selection": 1_011,
     "models": 1_732,
     "numerics": 1_475,
-    "path": 2_158,
+    "path": 2_157,
     "plots": 437,
     "points": 354,
-    "problems": 3_247,
+    "problems": 3_115,
     "relational": 3_668,
     "results": 589,
     "runtime": 1_137,
     "screening": 747,
-    "solvers": 5_642,
+    "solvers": 5_641,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1306, 191
+OWN_IMPORTS, FILES = 1304, 191
 """Lines that import from this library, and files."""
 
 
