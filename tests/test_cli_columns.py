@@ -218,8 +218,8 @@ def test_messages_name_the_column_and_what_to_do(frame, tmp_path):
     file = tmp_path / "train.csv"
     frame.to_csv(file)
     options, said = OPTIONS[:2], refusal("fit", file, "--label", "bought")
-    assert "line 2: column 'when' is of type date32" in said and "--drop" in said
-    assert "'age' is missing, as in 1 more" in refusal("fit", file, *OPTIONS, "--one-hot")
+    assert "line 2: column 'when' is '2024-01-01'" in said and "--drop" in said
+    assert "'age' is missing" in refusal("fit", file, *OPTIONS, "--one-hot")
     text = refusal("fit", file, *OPTIONS, "--impute", "mean")
     assert "line 2: column 'colour' is 'blue'" in text and "--one-hot" in text
     unknown = refusal("fit", file, "--drop", "date")
@@ -232,7 +232,7 @@ def test_messages_name_the_column_and_what_to_do(frame, tmp_path):
     frame.to_csv(file)
     lines = file.read_text().splitlines()
     file.write_text("\n".join([*lines[:4], lines[4] + ",1", *lines[5:]]) + "\n")
-    assert "Row #4: Expected 6 columns, got 7" in refusal("fit", file, *FILLED)
+    assert "line 5: Expected 6 columns, got 7" in refusal("fit", file, *FILLED)
     sparse = tmp_path / "a.svm"
     sparse.write_text("1 1:1\n-1 2:1\n")
     assert "for CSV, Parquet" in refusal("fit", sparse, "--drop", 0)

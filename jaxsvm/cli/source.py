@@ -30,8 +30,7 @@ def training_source(options: Training) -> Dataset | Sheet:
     kind = kind_of(files[0])
     need = "--drop, --index-col, --decimal, --impute and --one-hot are for CSV, Parquet and Feather files"
     require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
-    wanted = Wanted(drop=tuple(options.dropped))
-    return Sheet.of(Source(files, label=label, decimal=options.decimal, wanted=wanted))
+    return Sheet.of(Source(files, Wanted(label, decimal=options.decimal, drop=tuple(options.dropped))))
 
 
 def _require_memory(name: str, x: Any) -> None:
@@ -85,7 +84,7 @@ def training_points(
 def prepared(sheet: Sheet, preparation: Preparation, dtype: object) -> Dataset:
     """Return the points that a preparation makes of a table."""
     x, notes = preparation(sheet)
-    layout, name = preparation.layout(sheet.layout), sheet.first.name
+    layout, name = preparation.layout(sheet.layout), sheet.name
     return Dataset(x.astype(dtype), sheet.y, layout.columns, name, layout, sheet.first.notes + notes)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
@@ -121,9 +120,8 @@ def new_points(
     if preparation is None and drop:  # which are left out of a table, that is taken as it is otherwise
         preparation = Preparation(tuple(map(Column, model.columns or range(cast(int, model.basis.columns)))))
     if preparation is not None and kind in TABLES:
-        wanted = Wanted(optional=not unlabelled and label is None)
-        source = Source(files, label=place, decimal=decimal or preparation.decimal, wanted=wanted)
-        return prepared(preparation.read(source, model.layout, drop), preparation, model.coef.dtype)
+        wanted = Wanted(place, not unlabelled and label is None, decimal=decimal or preparation.decimal)
+        return prepared(preparation.read(Source(files, wanted), model.layout, drop), preparation, model.coef.dtype)
     if decimal not in (None, "."):
         raise InputError(f"--decimal is {decimal!r}: the model was trained without; train it with --decimal , first.")
     return load(

@@ -26,15 +26,11 @@ EXACT = 2.0**53
 """Every whole number up to here is a float64."""
 
 
-def as_number(text: str) -> float | None:
-    """Return the number that a text spells, which may be infinite or NaN, or None."""
+def as_number(text: str, mark: str = ".") -> float | None:
+    """Return the number that a text with a decimal mark spells, which may be infinite or NaN, or None."""
+    text = text if mark == "." else text.translate({ord("."): "x", ord(mark): "."})
     spelled = re.match(NUMBER, text) or re.fullmatch(r"[+-]?(inf|infinity|nan)", text, re.IGNORECASE)
     return float(text) if spelled else None
-
-
-def has_decimal_comma(text: str) -> bool:
-    """Return whether a text would be a number if its comma were a point."""
-    return text.count(",") == 1 and re.match(NUMBER, text.replace(",", ".")) is not None
 
 
 def is_missing(text: str) -> bool:
@@ -82,36 +78,24 @@ def coded(texts: Iterable[str]) -> Texts:
     return Texts(list(places), codes)
 
 
-def kept(label: Any, good: np.ndarray) -> Any:
-    """Return the labels of some samples: an array, `Texts` or None."""
-    if not isinstance(label, Texts):
-        return None if label is None else label[good]
-    used, codes = np.unique(label.codes[good], return_inverse=True)
-    return Texts([label.values[i] for i in used.tolist()], codes)
-
-
 def fault_of_text(text: str) -> str | None:
     """Describe the fault of a text as a label; None if it has none."""
     if is_missing(text):
         return f"is missing ({shown(text)})" if text else "is missing"
-    if "\0" in text:
-        return f"is {shown(text)}: NUL is no text"
+    if "\0" in text or "\ufffd" in text:
+        return f"is {shown(text)}, which is no UTF-8 text"
     number = as_number(text)
     return None if number is None or np.isfinite(number) else f"is {shown(text)}, which is not finite"
 
 
 def fault_of_label(text: str) -> str | None:
     """Describe the fault of a label that may be a number, which must be kept to the last digit; None if it has none."""
-    fault = fault_of_text(text)
-    if fault is not None:
-        return fault
-    if WHOLE.fullmatch(text):
-        large = len(text) > 18 and not -(2**63) <= int(text) < 2**64
-        return f"is {shown(text)}, which 64 bits do not hold: write it as text" if large else None
-    number = as_number(text)
-    if number is not None and rounds(text, number):
+    value = value_of(text)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return f"is {shown(text)}, which 64 bits do not hold: write it as text"
+    if isinstance(value, float) and rounds(text, value):
         return f"is {shown(text)}, which float64 does not hold: write it as a whole number"
-    return None
+    return fault_of_text(text)
 
 
 def of_texts(name: str, texts: list[str]) -> np.ndarray:
@@ -123,27 +107,23 @@ def of_texts(name: str, texts: list[str]) -> np.ndarray:
         fault = fault_of_label(text)
         if fault is not None:
             raise DataError(f"{name}: a label {fault}.")
-    if all(WHOLE.fullmatch(text) for text in texts):
-        whole = [int(text) for text in texts]
-        seen: dict[int, str] = {}
-        for text, value in zip(texts, whole, strict=True):  # codes such as 01 together with 1 are one label as numbers
-            digits = text.lstrip("+")
-            if seen.setdefault(value, digits) != digits:
-                raise DataError(
-                    f"{name}: the labels {shown(seen[value])} and {shown(digits)} are one number: write text."
-                )
-        if max(whole, default=0) < 2**63:
-            return np.asarray(whole, np.int64)
-        if min(whole) < 0:
-            raise DataError(f"{name}: its labels go from {min(whole)} to {max(whole)}, which no 64 bits hold.")
-        return np.asarray(whole, np.uint64)
-    numbers = [as_number(text) for text in texts]
-    if None in numbers:
+    values = [value_of(text) for text in texts]
+    if any(isinstance(value, str) for value in values):
         return np.asarray(texts)
-    for text, number in zip(texts, numbers, strict=True):
-        if rounds(text, float(number or 0)):
-            raise DataError(f"{name}: a label is {shown(text)}, and others have a point: float64 does not hold it.")
-    return np.asarray(numbers, np.float64)
+    if not all(isinstance(value, int) for value in values):
+        for text, value in zip(texts, values, strict=True):
+            if rounds(text, float(value)):
+                raise DataError(f"{name}: a label is {shown(text)}, and others have a point: float64 does not hold it.")
+        return np.asarray(values, np.float64)
+    seen: dict[Any, str] = {}
+    for text, value in zip(texts, values, strict=True):  # codes such as 01 together with 1 are one label as numbers
+        digits = text.lstrip("+")
+        if seen.setdefault(value, digits) != digits:
+            raise DataError(f"{name}: the labels {shown(seen[value])} and {shown(digits)} are one number: write text.")
+    labels = array_of(values)
+    if labels.dtype == object:
+        raise DataError(f"{name}: its labels go from {min(seen)} to {max(seen)}, which no 64 bits hold.")
+    return labels
 
 
 def joined(name: str, parts: list[Any]) -> np.ndarray:
@@ -258,17 +238,12 @@ def _present(y: Any) -> tuple[np.ndarray, np.ndarray, str]:
 
 
 def _refuse_missing_labels(labels: np.ndarray) -> None:
-    if labels.dtype.kind == "O":
-        missing = np.asarray([is_nothing(label) for label in labels.tolist()])
-    elif labels.dtype.kind in "f":
-        missing = ~np.isfinite(labels)
-    elif labels.dtype.kind in "US":
-        values, codes = np.unique(labels, return_inverse=True)
-        missing = np.asarray([is_missing(str(value)) for value in values.astype(str).tolist()])[codes]
-    elif labels.dtype.kind in "biu":
-        return
-    else:
+    if labels.dtype.kind not in "biufOUS":
         raise InputError(f"y is of type {labels.dtype}: numbers, booleans or strings are needed.")
+    if labels.dtype.kind in "biuf":
+        missing = ~np.isfinite(labels)
+    else:
+        missing = np.asarray([is_nothing(label) for label in labels.tolist()])
     if missing.any():
         where = f"y has {missing.sum()} label(s) that are missing or not finite, the first at index {missing.argmax()}"
         raise InputError(f"{where}: remove those samples.")
@@ -276,8 +251,8 @@ def _refuse_missing_labels(labels: np.ndarray) -> None:
 
 def is_nothing(label: Any) -> bool:
     """Return whether an object is no label: None, NaN, NaT, pandas' NA, infinity, or a text of a missing value."""
-    if isinstance(label, str):
-        return is_missing(label)
+    if isinstance(label, str | bytes):
+        return is_missing(str(label, "utf-8") if isinstance(label, bytes) else label)
     if isinstance(label, float | np.floating):
         return not np.isfinite(label)
     try:

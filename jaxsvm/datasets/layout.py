@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxsvm.datasets.labels import kept
-from jaxsvm.errors import DataError, InputError, require_package
-from jaxsvm.points.rows import is_sparse
+from jaxsvm.datasets.labels import Texts, fault_of_text, rounded
+from jaxsvm.errors import DataError, InputError
+
+NAMED = 20
+"""Number of damaged rows of a piece that have a message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,58 +36,74 @@ class Piece(NamedTuple):
 
     x: Any  # points, `(k, d)`: floats, a NumPy array or a SciPy CSR array
     label: Any  # labels: an array `(k,)`, `Texts` of text, or None if there are none
-    damaged: list[str]  # messages about the rows that are no samples and were left out
+    damaged: int = 0  # number of rows that are no samples and were left out
+    messages: tuple[str, ...] = ()  # about the first of them
 
 
-class Faults(dict[int, str]):
-    """What is wrong with rows of a piece: the first fault of each."""
+def undamaged(piece: Piece) -> Piece:
+    """Return a piece; refuse it if a row is no sample."""
+    if piece.damaged:
+        more = f" ({piece.damaged - 1} more rows near it are no samples either.)" if piece.damaged > 1 else ""
+        raise DataError(f"{piece.messages[0]}.{more}")
+    return piece
+
+
+class Faults(dict[int, Callable[[int], str]]):
+    """What is wrong with rows of a piece: what describes the first fault of each."""
 
     def note(self, wrong: np.ndarray, fault: Callable[[int], str]) -> None:
         """Note a fault of the rows for which `wrong`, `(k,)`, is true."""
         for row in np.flatnonzero(wrong).tolist():
-            if row not in self:
-                self[row] = fault(row)
+            self.setdefault(row, fault)
+
+    def of_labels(self, label: Any, where: str, fault: Callable[[str], str | None] = fault_of_text) -> Any:
+        """Return labels, an array or `Texts`; note those that are missing, not finite, or change as numbers."""
+        if isinstance(label, Texts):
+            found = [fault(text) for text in label.values]
+            wrong = np.asarray([said is not None for said in found], bool)[label.codes]
+            self.note(wrong, lambda row: f"{where} {found[label.codes[row]]}; remove the row or fill it in")
+        elif label.dtype.kind == "f":
+            wrong = ~np.isfinite(label) | rounded(label)
+            self.note(wrong, lambda row: f"{where} is {label[row]}; remove the row or fill it in")
+        return label
 
     def piece(self, x: Any, label: Any, where: Callable[[int], str]) -> Piece:
         """Return the rows without a fault; `where` names the place of a row."""
         if not self:
-            return Piece(x, label, [])
+            return Piece(x, label)
         good = np.ones(x.shape[0], bool)
         good[list(self)] = False
-        return Piece(x[good], kept(label, good), [f"{where(row)}: {self[row]}" for row in sorted(self)])
+        if isinstance(label, Texts):
+            used, codes = np.unique(label.codes[good], return_inverse=True)
+            label = Texts([label.values[i] for i in used.tolist()], codes)
+        elif label is not None:
+            label = label[good]
+        messages = tuple(f"{where(row)}: {self[row](row)}" for row in sorted(self)[:NAMED])
+        return Piece(x[good], label, len(self), messages)
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """The requirements of a caller on a file."""
+    """What a caller says of files, and asks of them."""
 
-    label: Any = None  # the place of the labels; False: there are none; None: find it
+    label: Any = None  # column (a name or an index; the last by default) or key (npz); False: there are none
     optional: bool = False  # whether there may be none, if `label` is None
-    features: int | None = None  # required number of feature columns, or None
+    features: int | None = None  # required number of feature columns; None: as many as the first file has
+    zero_based: bool | None = None  # whether svmlight indices count from 0
+    header: bool | None = None  # whether CSV files have one; None: see `tables.names_columns`
+    separator: str | None = None  # of fields in CSV files; None: a tab, a semicolon or a comma
+    decimal: str = "."  # the decimal mark of CSV files
+    part: str = "train"  # of npz files
     like: Layout = Layout()  # the layout of the training file
     whose: str = "the training file"  # the owner of that layout, for messages
     drop: tuple[str | int, ...] = ()  # columns to leave out
     absent: tuple[str | int, ...] = ()  # columns to leave out if they are there
-    texts: tuple[str | int, ...] = ()  # columns that held text in training
 
     @property
     def named(self) -> set[Any]:
         """Return the columns that the caller or the training file names."""
         named = (self.label, self.like.label, *(self.like.columns or ()), *self.drop, *self.absent)
         return {name for name in named if isinstance(name, str) and not PLACE.fullmatch(name)}
-
-
-def stacked(xs: list[Any]) -> Any:
-    """Return the points of several pieces, one below the other; the widest of sparse ones gives the width."""
-    if len(xs) == 1:
-        return xs[0]
-    if not is_sparse(xs[0]):
-        return np.concatenate(xs)
-    sparse = require_package("scipy.sparse", "sparse points")
-    d = max(x.shape[1] for x in xs)
-    for x in xs:
-        x.resize((x.shape[0], d))
-    return sparse.csr_array(sparse.vstack(xs, format="csr"))
 
 
 PLACE = re.compile(r"-?[0-9]+")
@@ -102,53 +120,53 @@ class Columns(NamedTuple):
     notes: tuple[str, ...]
 
 
-def choose(name: str, titles: list[str] | None, width: int, wanted: Wanted) -> Columns:
-    """Choose the columns of a table; refuse columns that the training file had not, and those that are missing."""
-    left: set[int] = set()
-    if titles is not None or width != wanted.features:
-        left = {place for place, title in enumerate(titles or ()) if title in (*wanted.drop, *wanted.absent)}
-        left |= {place_of("drop", name, titles, width, key) for key in wanted.drop if key not in (titles or ())}
-        left |= {key % width for key in wanted.absent if isinstance(key, int) and key < width}
+def choose(name: str, keys: list[Any], wanted: Wanted) -> Columns:
+    """Choose the columns of a table; refuse columns that the training file had not, and those that are missing.
+
+    Args:
+        name: The file.
+        keys: The names of its columns, or their places if they have none.
+        wanted: What is asked of it.
+    """
+    width, named, left = len(keys), any(isinstance(key, str) for key in keys), set[int]()
+    if named or width != wanted.features:
+        left = {place for place, key in enumerate(keys) if key in (*wanted.drop, *wanted.absent)}
+        left |= {place_of("drop", name, keys, key) for key in wanted.drop if key not in keys}
+        left |= {key for key in wanted.absent if isinstance(key, int) and key < width}
     there = [place for place in range(width) if place not in left]
-    names = None if titles is None else [titles[place] for place in there]
-    label = _label(name, titles, width, names, there, wanted)
+    label = _label(name, keys, named, there, wanted)
     features = [place for place in there if place != label]
-    columns, known = wanted.like.columns, None if titles is None else tuple(titles[place] for place in features)
-    moved = False
-    if columns is not None and known is not None and known != columns:
-        moved = True
+    columns, known, notes = wanted.like.columns, tuple(keys[place] for place in features), ()
+    if wanted.label is None and label is not None and label != there[-1]:
+        notes = (f"labels are in column {keys[label]!r}, as in {wanted.whose}",)
+    if columns is not None and named and known != columns:
         if sorted(known) != sorted(columns):
             raise DataError(f"{name}: {_difference(known, columns, wanted.whose)}.")
         if len(set(columns)) < len(columns):
             raise DataError(f"{name}: has its columns in another order than {wanted.whose}, and some share a name.")
         features, known = [features[known.index(column)] for column in columns], columns
-    key = label if titles is None or label is None else titles[label]
-    notes = (f"labels are in column {key!r}, as in {wanted.whose}",)
-    notes = notes if wanted.label is None and label is not None and label != there[-1] else ()
-    notes += (f"columns are put in the order of {wanted.whose}",) if moved else ()
-    dropped = tuple(place if titles is None else titles[place] for place in sorted(left))
-    return Columns(features, label, dropped, Layout(known, key), notes)
+        notes += (f"columns are put in the order of {wanted.whose}",)
+    layout = Layout(known if named else None, None if label is None else keys[label])
+    return Columns(features, label, tuple(keys[place] for place in sorted(left)), layout, notes)
 
 
-def place_of(what: str, name: str, titles: list[str] | None, width: int, key: str | int) -> int:
+def place_of(what: str, name: str, keys: list[Any], key: str | int) -> int:
     """Return the place of a column that `what` names, or gives by its place; a name goes before a place."""
-    if titles is not None and titles.count(str(key)) == 1 and isinstance(key, str):
-        return titles.index(key)
-    if PLACE.fullmatch(str(key)) and -width <= int(key) < width and key not in (titles or ()):
+    count, width = keys.count(key), len(keys)
+    if count == 1:
+        return keys.index(key)
+    if count == 0 and PLACE.fullmatch(str(key)) and -width <= int(key) < width:
         return int(key) % width
-    count = 0 if titles is None or not isinstance(key, str) else titles.count(key)
+    named = any(isinstance(key, str) for key in keys)
+    listed = ", ".join(keys[:10]) if named else f"places from 0 to {width - 1}, and no header"
     has = f"{count} columns" if count else "no column"
-    listed = f"places from 0 to {width - 1}" if titles is None else ", ".join(titles[:10])
-    header = "; it has no header: give the column's place" if titles is None and not isinstance(key, int) else ""
-    raise InputError(f"{what} is {key!r}: {name} has {has} of that name or place; it has {listed}{header}.")
+    raise InputError(f"{what} is {key!r}: {name} has {has} of that name or place; it has {listed}.")
 
 
-def _label(
-    name: str, titles: list[str] | None, width: int, names: list[str] | None, there: list[int], wanted: Wanted
-) -> int | None:
+def _label(name: str, keys: list[Any], named: bool, there: list[int], wanted: Wanted) -> int | None:
     """Return the place of the labels: where they are asked for, else where training had them, else the last column."""
-    asked, known, columns = wanted.label, wanted.like.label, wanted.like.columns
-    if asked is None and names is not None and columns is not None:
+    asked, known, columns, names = wanted.label, wanted.like.label, wanted.like.columns, [keys[at] for at in there]
+    if asked is None and named and columns is not None:
         if isinstance(known, str) and names.count(known) == 1 and known not in columns:
             asked = known
         elif wanted.optional and set(names) <= set(columns):
@@ -160,19 +178,14 @@ def _label(
             )
     elif asked is None and wanted.optional and len(there) == wanted.features:
         asked = False
-    elif asked is None and isinstance(known, int):
+    elif asked is None and (isinstance(known, int) or columns is not None):
         asked = known
-    elif asked is None and columns is not None and known is not None:
-        raise DataError(
-            f"{name}: has {len(there)} columns and no header, and {wanted.whose} had its labels in {known!r}: say "
-            "which column holds them (label=, --label)."
-        )
     if len(there) < (1 if asked is False else 2):
         advice = "features and a label are needed (in CSV a comma, a semicolon or a tab divides them)"
         raise DataError(f"{name}: has one column only, or none; {advice}.")
     if asked is False or asked is None:
         return None if asked is False else there[-1]
-    place = place_of("label", name, titles, width, asked)
+    place = place_of("label", name, keys, asked)
     if place not in there:
         raise InputError(f"label is {asked!r}: this column is left out (--drop, --index-col); drop another one.")
     return place
@@ -182,14 +195,15 @@ def _difference(names: Any, columns: Any, whose: str) -> str:
     """Describe the difference between the columns of two files."""
     missing = [column for column in columns if column not in names]
     unknown = [column for column in names if column not in columns]
-    parts = [f"lacks {_listed(missing)}, which {whose} had"] if missing else []
-    hint = f" (leave it out: --drop {shlex.quote(','.join(unknown[:6]))})" if whose == Wanted.whose else ""
-    parts += [f"has {_listed(unknown)}, which {whose} had not{hint}"] if unknown else []
     twice = sorted({column for column in names if list(names).count(column) > 1})
-    parts += [f"has {_listed(twice)} more than once"] if twice and not parts else []
+    hint = f" (leave it out: --drop {shlex.quote(','.join(unknown[:6]))})" if whose == Wanted.whose else ""
+    found = (
+        ("lacks", missing, f", which {whose} had"), ("has", unknown, f", which {whose} had not{hint}"),
+        ("has", [] if missing or unknown else twice, " more than once"),
+    )  # fmt: skip
+    parts = [
+        f"{verb} the column{'s' * (len(listed) > 1)} {', '.join(map(repr, listed[:6]))}{how}"
+        for verb, listed, how in found
+        if listed
+    ]
     return "; ".join(parts) or f"has the features of {whose} and no other column"
-
-
-def _listed(columns: list[str]) -> str:
-    word = "column" if len(columns) == 1 else "columns"
-    return f"the {word} {', '.join(map(repr, columns[:6]))}{', ...' if len(columns) > 6 else ''}"

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from jaxsvm.datasets.labels import joined
-from jaxsvm.datasets.layout import Layout, Wanted, stacked
+from jaxsvm.datasets.layout import Layout, Wanted, undamaged
 from jaxsvm.datasets.preparation import IMPUTE, Preparation, Sheet, learn
 from jaxsvm.datasets.scaling import Scaling
-from jaxsvm.datasets.source import FORMATS, TABLES, Source, files_of
-from jaxsvm.errors import DataError, InputError, require, require_part
-from jaxsvm.points.rows import DenseOrSparse, PointsLike
+from jaxsvm.datasets.source import FORMATS, NO_FEATURE, TABLES, Source, based, files_of
+from jaxsvm.errors import DataError, InputError, require, require_package, require_part
+from jaxsvm.points.rows import DenseOrSparse, PointsLike, is_sparse
 from jaxsvm.runtime.arrays import MAX_INT32, checked, in_a_line, require_one_of
 
 SCALES = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
@@ -105,8 +105,11 @@ def load(
     require_part("path", str(path) if isinstance(path, os.PathLike) else path, "__len__", "a file or frame is needed")
     paths, frame = (files_of(path), None) if isinstance(path, str | os.PathLike) else (("the frame",), path)
     name, drop = ", ".join(paths), (drop,) if isinstance(drop, str) else tuple(drop)
-    wanted = Wanted(optional=label_optional and label is None, like=Layout() if like is None else like, drop=drop)
-    source = Source(paths, features, label, zero_based, header, format, separator, decimal, part, wanted, frame)
+    wanted = Wanted(
+        label, label_optional and label is None, features, zero_based, header, separator, decimal, part,
+        Layout() if like is None else like, drop=drop,
+    )  # fmt: skip
+    source = Source(paths, wanted, format, frame)
     kind = source.kind(paths[0])
     for what, given, kinds in (
         ("part", part != "train", ("npz",)), ("zero_based", zero_based is not None, ("svmlight",)),
@@ -123,9 +126,7 @@ def load(
         x, strange = preparation(sheet)
         y, layout, notes = sheet.y, preparation.layout(sheet.layout), sheet.first.notes + strange
     else:
-        x, y, layout, notes = _together(source, name, kind)
-    if not x.shape[0]:
-        raise DataError(f"{name}: there is no line that is a sample.")
+        x, y, layout, notes = _together(source, kind)
     if features is not None and x.shape[1] != features:
         raise DataError(f"{name}: has {x.shape[1]} feature columns; features={features} was given.")
     x = x.astype(np.result_type(x.dtype, np.float32) if dtype is None else dtype, copy=False)
@@ -134,54 +135,48 @@ def load(
     return Dataset(x, y, layout.columns, name, layout, notes, preparation, scaling)
 
 
-def _together(source: Source, name: str, kind: str) -> tuple[Any, Any, Layout, tuple[str, ...]]:
+def _together(source: Source, kind: str) -> tuple[Any, Any, Layout, tuple[str, ...]]:
     """Return all points and labels of a source; refuse the first row that is no sample."""
     xs, labels, layout, notes = [], [], None, ()
-    for reader in source.readers(as_written=True):
+    for reader in source.readers():
         layout, notes = (reader.layout, reader.notes) if layout is None else (layout, notes)
-        for piece in reader.pieces():
-            if piece.damaged:
-                others = len(piece.damaged) - 1
-                more = f" ({others} more rows near it are no samples either.)" if others else ""
-                raise DataError(f"{piece.damaged[0]}.{more}")
+        for piece in map(undamaged, reader.pieces()):
             if piece.x.shape[0]:
                 xs.append(piece.x)
                 labels.append(piece.label)
-    if not xs:
-        raise DataError(f"{name}: the file is empty: it has no samples.")
-    y = None if labels[0] is None else joined(name, labels)
-    x, layout = stacked(xs), Layout() if layout is None else layout
-    return (x, y, layout, notes) if kind != "svmlight" else (*_from_first_index(x, y, name, source),)
+    if layout is None or not xs:
+        raise DataError(f"{source.name}: the file is empty: it has no samples.")
+    y = None if labels[0] is None else joined(source.name, labels)
+    if not is_sparse(xs[0]):
+        return np.concatenate(xs), y, layout, notes
+    sparse = require_package("scipy.sparse", "sparse points")
+    for x in xs:
+        x.resize((x.shape[0], max(x.shape[1] for x in xs)))
+    x = sparse.csr_array(sparse.vstack(xs, format="csr"))
+    if x.nnz > MAX_INT32:
+        raise DataError(f"{source.name}: holds {x.nnz} values: up to {MAX_INT32} can be counted; take it in parts.")
+    if kind != "svmlight":
+        return x, y, layout, notes
+    x, layout, notes = _from_first_index(x, source)
+    return x, y, layout, notes
 
 
-def _from_first_index(x: Any, y: Any, name: str, source: Source) -> tuple[Any, Any, Layout, tuple[str, ...]]:
+def _from_first_index(x: Any, source: Source) -> tuple[Any, Layout, tuple[str, ...]]:
     """Return points of svmlight whose first column is the first index; it is known only when all are read."""
-    features, training, lowest = source.features, source.wanted.like.index_base, int(x.indices.min()) if x.nnz else None
-    base = training if source.zero_based is None else int(not source.zero_based)
-    base = (0 if lowest == 0 else 1) if base is None else base
-    if base == 1 and lowest == 0:
-        raise DataError(
-            f"{name}: its indices count from 0 (the index 0 occurs); they were said to count from 1, or taken to do "
-            "so in training: say zero_based=True (--index-base 0), in training too if those do."
-        )
-    notes, d = (), max(x.shape[1] - base, 0) if x.nnz else 0
-    if source.zero_based is None and training == 0 and lowest not in (0, None):
+    wanted, lowest = source.wanted, int(x.indices.min(initial=1))
+    features, training = wanted.features, wanted.like.index_base
+    base = min(lowest, 1) if training is None else training
+    base = base if wanted.zero_based is None else int(not wanted.zero_based)
+    notes = ()
+    if wanted.zero_based is None and training == 0 and lowest > 0:
         known = "indices are taken to count from 0, as in the training file, though no index is 0 here"
         notes = (f"{known} (--index-base 1 else)",)
     if x.nnz == 0 and features is None:
-        raise DataError(f"{name}: no line has a feature; svmlight lines look like '+1 3:0.5 7:1'.")
-    if features is not None and d > features:
-        if source.wanted.like == Layout() or notes:
-            counted = "" if base else ", and indices count from 0"
-            raise DataError(f"{name}: the feature index is {d - 1 + base}{counted}, and features={features} was given.")
-        x = x[:, : features + base]
-        notes = (f"the {d - features} features above {features - 1 + base}, which training has not seen, are left out",)
-    if x.nnz > MAX_INT32:
-        raise DataError(f"{name}: holds {x.nnz} values: up to {MAX_INT32} can be counted; take it in parts.")
-    parts = (x.data, (x.indices - base).astype(np.int32), x.indptr.astype(np.int32))
-    x = type(x)(parts, shape=(x.shape[0], features or d))
-    x.eliminate_zeros()
-    return x, y, Layout(index_base=base), notes
+        raise DataError(f"{source.name}: {NO_FEATURE}.")
+    if features is not None and x.shape[1] > features + base and wanted.like != Layout() and not notes:
+        new, x = x.shape[1] - features - base, x[:, : features + base]
+        notes = (f"the {new} features above {features - 1 + base}, which training has not seen, are left out",)
+    return based(source.name, x, base, features), Layout(index_base=base), notes
 
 
 def _check_arguments(
@@ -190,8 +185,8 @@ def _check_arguments(
     require(label is not True, "label is True: a column's name or index, an npz key, None or False (none) is needed.")
     if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
         raise InputError(f"dtype is {jnp.dtype(dtype).name}: a floating one such as float32 is needed.")
-    require_one_of("part", part, ("train", "test"))
-    require_one_of("format", format or "csv", FORMATS)
-    require_one_of("decimal", decimal, (".", ","))
-    require_one_of("impute", impute or "mean", IMPUTE)
-    require_one_of("scale", scale or "standardise", tuple(SCALES))
+    for name, given, choices in (
+        ("part", part, ("train", "test")), ("format", format or "csv", FORMATS), ("decimal", decimal, (".", ",")),
+        ("impute", impute or "mean", IMPUTE), ("scale", scale or "standardise", SCALES),
+    ):  # fmt: skip
+        require_one_of(name, given, choices)

@@ -44,13 +44,12 @@ class Scaling:
         Raises:
             InputError: If points are not `(n, d)` or not finite.
         """
-        points = _points(x)
+        points, low, high = _ranges(x)
+        unit = _unit_of(low, high)  # squares of numbers near 1 neither overflow nor vanish
         if is_sparse(points):
-            deviation, low, high = _sparse_deviation(points)
-            return cls(*_offset_and_factor(np.zeros_like(deviation), deviation, low, high, points.dtype))
-        xp, accumulator = _namespace(points)
-        low, high = xp.min(points, axis=0), xp.max(points, axis=0)
-        unit = unit_of(low, high)  # squares of numbers near 1 neither overflow nor vanish
+            return cls(*_offset_and_factor(0 * low, _sparse_deviation(points, unit), low, high, points.dtype))
+        xp = _namespace(points)
+        accumulator = points.dtype if xp is jnp else np.float64  # NumPy adds up columns in order: float32 loses digits
         mean = xp.mean(points / unit, axis=0, dtype=accumulator) * unit
         deviation = xp.std(points / unit, axis=0, dtype=accumulator) * unit
         return cls(*_offset_and_factor(mean, deviation, low, high, points.dtype))
@@ -66,14 +65,9 @@ class Scaling:
         Raises:
             InputError: If points are not `(n, d)` or not finite.
         """
-        points = _points(x)
+        points, low, high = _ranges(x)
         if is_sparse(points):
-            largest = np.zeros(points.shape[1])
-            np.maximum.at(largest, np.asarray(points.indices), np.abs(np.asarray(points.data, float)))
-            none = np.zeros_like(largest)
-            return cls(*_offset_and_factor(none, largest, none, largest, points.dtype))
-        xp, _ = _namespace(points)
-        low, high = xp.min(points, axis=0), xp.max(points, axis=0)
+            low, high = 0 * low, np.maximum(abs(low), abs(high))
         with np.errstate(over="ignore"):
             spread = high - low
         if is_concrete(spread) and not np.isfinite(np.asarray(spread)).all():
@@ -115,9 +109,8 @@ def _with_stored(x: Any, data: Any) -> Any:
     return dataclasses.replace(x, data=data)  # jaxsvm's own CSR
 
 
-def _namespace(x: Any) -> tuple[Any, Any]:
-    """Return the array module and the dtype of sums: NumPy adds up columns in order, so float32 would lose digits."""
-    return (jnp, x.dtype) if isinstance(x, jax.Array) else (np, np.float64)
+def _namespace(x: Any) -> Any:
+    return jnp if isinstance(x, jax.Array) else np
 
 
 def _points(x: Any, check: bool = True) -> Any:
@@ -139,79 +132,48 @@ def _points(x: Any, check: bool = True) -> Any:
     return x
 
 
-class Moments:
-    """Means and spreads of columns that come in parts (Chan, Golub and LeVeque 1979), in units of their own size."""
-
-    def __init__(self) -> None:
-        self.rows = 0  # added so far
-        self.low = self.high = self._mean = self._squares = np.zeros(1)
-        self._unit = np.ones(1)
-
-    def add(self, x: np.ndarray) -> None:
-        """Add some rows, `(k, d)`, at least one."""
-        low, high, k = x.min(axis=0), x.max(axis=0), len(x)
-        if self.rows:
-            low, high = np.minimum(low, self.low), np.maximum(high, self.high)
-        unit = unit_of(low, high)
-        shrink = self._unit / unit
-        before, x = self._mean * shrink, x / unit
-        mean = x.mean(axis=0)
-        step = mean - before
-        self._squares = self._squares * shrink**2 + ((x - mean) ** 2).sum(axis=0)
-        self._squares = self._squares + step**2 * (self.rows * k / (self.rows + k))
-        self._mean, self._unit = before + step * (k / (self.rows + k)), unit
-        self.low, self.high, self.rows = low, high, self.rows + k
-
-    def mean(self) -> np.ndarray:
-        """Return the mean of each column, `(d,)`."""
-        return self._mean * self._unit
-
-    def spread(self) -> np.ndarray:
-        """Return the standard deviation of each column, 1 if it is constant, `(d,)`."""
-        return spread_of(np.sqrt(self._squares / max(self.rows, 1)) * self._unit, self.low, self.high, np.float64)
+def _ranges(x: Any) -> tuple[Any, Any, Any]:
+    """Return points as `_points` does, and the least and the largest value of every column; unstored zeros count."""
+    points, xp = _points(x), _namespace(x)
+    if not is_sparse(points):
+        return points, xp.min(points, axis=0), xp.max(points, axis=0)
+    indices, data = np.asarray(points.indices), np.asarray(points.data, float)
+    full = np.bincount(indices, minlength=points.shape[1]) == points.shape[0]
+    low, high = np.where(full, np.inf, 0.0), np.where(full, -np.inf, 0.0)
+    np.minimum.at(low, indices, data)
+    np.maximum.at(high, indices, data)
+    return points, low, high
 
 
-def unit_of(low: Any, high: Any) -> Any:
+def _sparse_deviation(x: Any, unit: np.ndarray) -> np.ndarray:
+    """Return the standard deviation of every column about its mean, which is computed in some unit."""
+    n, d = x.shape
+    indices = np.asarray(x.indices)
+    data = np.asarray(x.data, float) / unit[indices]
+    mean = np.bincount(indices, data, d) / n
+    squares = np.bincount(indices, (data - mean[indices]) ** 2, d)
+    return np.sqrt((squares + (n - np.bincount(indices, minlength=d)) * mean**2) / n) * unit
+
+
+def _unit_of(low: Any, high: Any) -> Any:
     """Return a power of two near the largest absolute value of each column: dividing by it rounds nothing."""
-    xp = jnp if isinstance(low, jax.Array) else np
-    largest = xp.maximum(xp.abs(low), xp.abs(high))
+    xp = _namespace(low)
+    largest = xp.maximum(abs(low), abs(high))
     return xp.ldexp(xp.ones_like(largest), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))
 
 
-def spread_of(spread: Any, low: Any, high: Any, dtype: Any) -> Any:
-    """Return the divisor of each column: its spread `(d,)`, or 1 if it is constant up to rounding.
+def _offset_and_factor(offset: Any, spread: Any, low: Any, high: Any, dtype: Any) -> tuple[Array, Array]:
+    """Return offset and 1 / spread in JAX's dtype for `dtype`; 1 if there is no spread that can be inverted.
 
     A spread of no more than a unit in the last place of the column's largest value, in the dtype of the points, is
     rounding; so are a few such units of the float64 in which it was computed.
     """
-    xp = jnp if isinstance(spread, jax.Array) else np
-    info, largest = jnp.finfo(dtype), xp.maximum(xp.abs(low), xp.abs(high))
-    eps = max(float(info.eps), 4 * float(np.finfo(np.float64).eps))
-    usable = (low < high) & (spread > eps * largest) & (spread > float(info.tiny))
-    return xp.where(usable, spread, 1)
-
-
-def _sparse_deviation(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return standard deviation about the mean, least and largest value of every column; unstored zeros count."""
-    n, d = x.shape
-    indices, data = np.asarray(x.indices), np.asarray(x.data, float)
-    stored = np.bincount(indices, minlength=d)
-    low, high = np.where(stored < n, 0.0, np.inf), np.where(stored < n, 0.0, -np.inf)
-    np.minimum.at(low, indices, data)
-    np.maximum.at(high, indices, data)
-    unit = unit_of(low, high)
-    data = data / unit[indices]
-    mean = np.bincount(indices, data, d) / n
-    variance = (np.bincount(indices, (data - mean[indices]) ** 2, d) + (n - stored) * mean**2) / n
-    return np.sqrt(variance) * unit, low, high
-
-
-def _offset_and_factor(offset: Any, spread: Any, low: Any, high: Any, dtype: Any) -> tuple[Array, Array]:
-    """Return offset and 1 / spread in JAX's dtype for `dtype`; 1 if there is no spread that can be inverted."""
-    spread = spread_of(spread, low, high, dtype)
+    xp = _namespace(spread)
+    largest = xp.maximum(abs(low), abs(high))
+    eps = max(float(jnp.finfo(dtype).eps), 4 * float(np.finfo(np.float64).eps))
+    varies = (low < high) & (spread > eps * largest)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    xp = jnp if isinstance(spread, jax.Array) else np
     with np.errstate(over="ignore"):
         offset, spread = xp.asarray(offset, dtype), xp.asarray(spread).astype(dtype)
-    usable = (spread > jnp.finfo(dtype).tiny) & xp.isfinite(spread)
+    usable = varies & (spread > jnp.finfo(dtype).tiny) & xp.isfinite(spread)
     return jnp.asarray(offset), jnp.asarray(xp.where(usable, 1 / xp.where(usable, spread, 1), 1), dtype)

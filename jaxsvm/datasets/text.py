@@ -1,6 +1,7 @@
-"""Read text in blocks of lines: whole blocks by a library, halves of one that it refuses until the line is found.
+"""Read text in blocks of lines.
 
-svmlight, lines `label index:value ...`, is read by scikit-learn.
+svmlight, lines `label index:value ...`, is read by scikit-learn: whole blocks, and halves of one that it refuses until
+the line is found.
 """
 
 import bz2
@@ -23,49 +24,25 @@ BYTES_PER_PIECE = 1 << 22
 """Pieces in which text is read, so that memory does not depend on its length; not measured."""
 
 
-class Lines:
-    """The common part of readers of text."""
+def blocks(name: str, skip: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a file behind the first `skip`, some at a time, with the number of the first of them."""
+    with opened(name) as file:
+        line = 1
+        while block := file.read(BYTES_PER_PIECE):
+            block += file.readline()
+            lines = block.count(b"\n")
+            if line == 1:
+                block = block.removeprefix(b"\xef\xbb\xbf")
+                block = b"".join(block.splitlines(keepends=True)[skip:]) if skip else block
+                line, lines = line + skip, lines - skip
+            if block.strip():
+                yield block, line
+            line += lines
 
-    expected = ""  # what a line is, for messages
-    skip = 0  # the lines before the first sample
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def parse(self, block: bytes, line: int) -> Piece:
-        """Return the rows of a block that begins with some line; raise ValueError if a line cannot be read."""
-        raise NotImplementedError
-
-    def pieces(self, step: int | None = None) -> Iterator[Piece]:
-        """Yield all rows; what follows a damaged line is read only when it is asked for."""
-        del step  # the size of pieces of text is in bytes
-        with opened(self.name) as file:
-            line = 1
-            while block := file.read(BYTES_PER_PIECE):
-                block += file.readline()
-                lines = block.count(b"\n")
-                if line == 1:
-                    block = block.removeprefix(b"\xef\xbb\xbf")
-                    block = b"".join(block.splitlines(keepends=True)[self.skip :]) if self.skip else block
-                    line, lines = line + self.skip, lines - self.skip
-                yield from self._read(block, line)
-                line += lines
-
-    def _read(self, block: bytes, line: int) -> Iterator[Piece]:
-        if not block.strip():
-            return
-        try:
-            parts, lines = [self.parse(block, line)], []
-        except (ValueError, OverflowError) as error:
-            parts, lines = [], block.splitlines(keepends=True)
-            if len(lines) == 1:
-                said = str(error).strip().replace("Row #1: ", "")  # of the block
-                message = f"{self.name}, line {line}: {said}{self.expected}"
-                parts, lines = [self.parse(b"", line)._replace(damaged=[message])], []
-        yield from (part for part in parts if part.x.shape[0] or part.damaged)
-        if half := len(lines) // 2:
-            yield from self._read(b"".join(lines[:half]), line)
-            yield from self._read(b"".join(lines[half:]), line + half)
+def line_numbers(block: bytes, first: int) -> list[int]:
+    """Return the numbers of the lines of a block that are not empty."""
+    return [number for number, text in enumerate(block.splitlines(), first) if text]
 
 
 def compression_of(name: str) -> str:
@@ -97,20 +74,38 @@ def told(name: str) -> Iterator[None]:
         raise DataError(f"{name}: cannot be read: {' '.join(str(error).split())}.") from error
 
 
-class Svmlight(Lines):
-    """A svmlight file; points are read as CSR, whole labels as whole numbers."""
+class Svmlight:
+    """A svmlight file; points are read as CSR, with indices as they are written; whole labels as whole numbers."""
 
-    expected = "; a line such as '+1 3:0.5 7:1' is needed (name a table .csv)"
+    notes, features = (), ()
 
-    def __init__(self, name: str, base: int | None = None, d: int | None = None, labelled: bool = True) -> None:
-        super().__init__(name)
-        self.base = base  # the first index; None: not known yet, indices are left as they are written
-        self.d, self.labelled = d, labelled  # features; None: as many as occur
-        self.layout, self.notes = Layout(index_base=base), ()
+    def __init__(self, name: str, labelled: bool, base: int) -> None:
+        self.name, self.labelled, self.layout = name, labelled, Layout(index_base=base)
         self._load = require_package("sklearn.datasets", "reading svmlight files").load_svmlight_file
         self._csr = require_package("scipy.sparse", "reading svmlight files").csr_array
 
-    def parse(self, block: bytes, line: int) -> Piece:
+    def pieces(self, step: int | None = None) -> Iterator[Piece]:
+        """Yield all rows; what follows a damaged line is read only when it is asked for."""
+        del step  # the size of pieces of text is in bytes
+        for block, line in blocks(self.name):
+            yield from self._read(block, line)
+
+    def _read(self, block: bytes, line: int) -> Iterator[Piece]:
+        try:
+            pieces, lines = [self.parse(block)], []
+        except (ValueError, OverflowError) as error:
+            pieces, lines = [], block.splitlines(keepends=True)
+            if len(lines) == 1:
+                expected = "a line such as '+1 3:0.5 7:1' is needed (name a table .csv)"
+                message = f"{self.name}, line {line}: {str(error).strip()}; {expected}"
+                pieces, lines = [self.parse(b"")._replace(damaged=1, messages=(message,))], []
+        yield from (piece for piece in pieces if piece.x.shape[0] or piece.damaged)
+        if half := len(lines) // 2:
+            yield from self._read(b"".join(lines[:half]), line)
+            yield from self._read(b"".join(lines[half:]), line + half)
+
+    def parse(self, block: bytes) -> Piece:
+        """Return the rows of some lines; raise ValueError if one cannot be read."""
         block = re.sub(rb"#[^\n]*", b"", block) if b"#" in block else block
         if b"_" in block:
             raise ValueError("an underscore is no part of a number")
@@ -121,15 +116,7 @@ class Svmlight(Lines):
         for match in re.finditer(rb":([+-]?[0-9]{16,})(?=\s|$)", block):
             if int(float(match[1])) != int(match[1]):
                 raise ValueError(f"{match[1].decode()} is a whole number that float64 does not hold")
-        base, highest = self.base or 0, int(x.indices.max(initial=-1))
-        if x.indices.min(initial=base) < base:
-            raise ValueError("the feature index is 0, and indices count from 1: say zero_based=True (--index-base 0)")
-        d = max(highest + 1 - base, 0) if self.d is None else self.d
-        if highest - base >= d:
-            counted = "" if base else ", and indices count from 0"
-            raise ValueError(f"the feature index is {highest}{counted}, and features={d} was given")
-        points = self._csr((x.data, x.indices - base, x.indptr), shape=(x.shape[0], d))
-        return Piece(points, self._labels(block, y) if self.labelled else None, [])
+        return Piece(self._csr(x), self._labels(block, y) if self.labelled else None)
 
     def _labels(self, block: bytes, y: np.ndarray) -> Texts:
         different, codes = np.unique(y, return_inverse=True)

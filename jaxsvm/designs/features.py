@@ -156,6 +156,8 @@ def standardised(design: Design) -> FeatureDesign:
     """
     require_design(design)
     weight, mean, square = design.total(Moments())
+    if not np.isfinite(square).all():
+        raise InputError("design has features above 1e154, whose squares float64 does not hold: scale them first.")
     mean = mean / weight
     spread = np.sqrt(np.maximum(square / weight - mean**2, 0))
     usable = spread > 1e-7 * np.sqrt(square / weight)  # a smaller one is rounding

@@ -159,7 +159,7 @@ def _in_order(model: Model, x_new: Any) -> Any:
         return x_new
     if model.columns is None:
         return x_new
-    order = choose("x_new", list(names), len(names), Wanted(label=False, like=model.layout)).features
+    order = choose("x_new", list(names), Wanted(label=False, like=model.layout)).features
     return x_new if order == list(range(len(names))) else np.asarray(x_new)[:, order]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from jaxsvm.datasets.labels import Texts, joined, targets, value_of
+from jaxsvm.datasets.layout import Wanted
 from jaxsvm.datasets.source import Scan, Source, counted, different, files_of, scan
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
@@ -29,7 +30,7 @@ class FileDesign(OfChunks):
     source: Source  # the files
     # their sizes and times of change, which must stay as they are
     stamps: list[list[int]] = dataclasses.field(repr=False)
-    # what the first pass found: numbers of rows and features, damaged lines, means and scales of columns
+    # what the first pass found: number of rows, damaged lines
     found: Scan = dataclasses.field(repr=False)
     classes: tuple[Any, ...] | None  # labels; None for regression
     damaged: str  # what to do with lines that are no samples: "stop" or "skip"
@@ -43,7 +44,7 @@ class FileDesign(OfChunks):
     @property
     def d(self) -> int:
         """Return the number of features."""
-        return self.found.features
+        return self.source.wanted.features or 0
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all rows, in chunks of one size; the last one is filled up with rows of weight 0.
@@ -52,7 +53,7 @@ class FileDesign(OfChunks):
             DataError: If a file has changed since the first pass, or a line is damaged.
         """
         if self.source.stamps() != self.stamps:
-            raise DataError(f"{', '.join(self.source.paths)}: changed since they were read first.")
+            raise DataError(f"{self.source.name}: changed since they were read first.")
         size = max(1, SIZES.bytes_per_block // (8 * self.d))
         size, first = min(size, self.n), 0
         x, y, held = np.zeros((size, self.d), self.dtype), np.zeros(size), 0
@@ -70,11 +71,11 @@ class FileDesign(OfChunks):
             yield Chunk(x, y, (np.arange(size) < held).astype(float), np.int64(first))
             first += held
         if first != self.n:
-            raise DataError(f"{', '.join(self.source.paths)}: have {first} rows, and had {self.n} in the first pass.")
+            raise DataError(f"{self.source.name}: have {first} rows, and had {self.n} in the first pass.")
 
     def _arrays(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         places = None if self.classes is None else {label: k for k, label in enumerate(self.classes)}
-        where = ", ".join(self.source.paths)
+        where = self.source.name
         for piece in self.source.pieces():
             counted(piece, self.damaged, 0, [])
             if not piece.x.shape[0]:
@@ -91,7 +92,8 @@ class FileDesign(OfChunks):
 def from_files(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, label: str | int | None = None,
     regression: bool = False, damaged: str = "stop", features: int | None = None, zero_based: bool | None = None,
-    header: bool | None = None, format: str | None = None, dtype: DTypeLike = np.float32,
+    header: bool | None = None, separator: str | None = None, decimal: str = ".", format: str | None = None,
+    dtype: DTypeLike = np.float32,
 ) -> FileDesign:  # fmt: skip
     """Return the rows of svmlight, CSV, npz or Parquet files as a design, after one pass that counts and checks them.
 
@@ -106,6 +108,8 @@ def from_files(
         features: d of svmlight files, if it is known.
         zero_based: Whether svmlight indices count from 0; None: from 0 if the index 0 occurs, else 1.
         header: Whether CSV files have a header; None: if no field of the first line is a number.
+        separator: What stands between the fields of CSV files; None: the tab, semicolon or comma of the first line.
+        decimal: The decimal mark of CSV files, "." or ",".
         format: "svmlight", "csv", "npz" or "parquet", for files whose names do not tell.
         dtype: Dtype of the features in memory. Sums are of float64 anyway.
 
@@ -114,18 +118,18 @@ def from_files(
         InputError: If an argument cannot be used, or there is one class only.
     """
     require_one_of("damaged", damaged, ("stop", "skip"))
-    source = Source(files_of(paths), features, label, zero_based, header, format)
+    require_one_of("decimal", decimal, (".", ","))
+    wanted = Wanted(label, False, features, zero_based, header, separator, decimal)
+    source = Source(files_of(paths), wanted, format)
     found = scan(source, damaged, not regression)
     if not regression and len(found.labels) < 2:
-        raise InputError(f"{', '.join(source.paths)}: have the label {found.labels[0]!r} only: two are needed.")
+        raise InputError(f"{source.name}: have the label {found.labels[0]!r} only: two are needed.")
     if not regression and len(found.labels) > MOST_CLASSES:
         raise InputError(
-            f"{', '.join(source.paths)}: have {len(found.labels)} labels: name their column (label=), or say "
-            "regression=True."
+            f"{source.name}: have {len(found.labels)} labels: name their column (label=), or say regression=True."
         )
-    source = dataclasses.replace(source, features=found.features, zero_based=found.zero_based)
     classes = None if regression else tuple(found.labels)
-    return FileDesign(source, source.stamps(), found, classes, damaged, np.dtype(dtype))
+    return FileDesign(found.source, source.stamps(), found, classes, damaged, np.dtype(dtype))
 
 
 MOST_CLASSES = 1000
