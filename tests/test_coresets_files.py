@@ -9,7 +9,6 @@ import pytest
 from jaxsvm import coresets, designs
 from jaxsvm.coresets import rows
 from jaxsvm.datasets import Scaling
-from jaxsvm.datasets import source as shards
 from jaxsvm.errors import DataError, InputError
 
 
@@ -143,14 +142,15 @@ def test_a_file_that_the_run_did_not_write_is_not_removed(tmp_path):
 
 def test_constant_columns_keep_their_scale(tmp_path):
     """A column of 0.1 was divided by its rounding, 5e-16; one of 1e160 has squares that overflow."""
-    n = 300
-    r = np.random.default_rng(0).normal(size=n)
-    columns = [np.full(n, 0.1), np.full(n, 1 / 3), r * 1e160, np.full(n, -7.0), r]
-    np.savez(tmp_path / "a.npz", X=np.stack(columns, axis=1), y=np.where(r > 0, 1, -1))
-    found = shards.scan(shards.Source((str(tmp_path / "a.npz"),)))
-    np.testing.assert_allclose(found.scale, [1, 1, 1e160 * r.std(), 1, r.std()], rtol=1e-12)
-    x = np.stack(columns, axis=1)
-    np.testing.assert_allclose(1 / np.asarray(Scaling.standardise(x).factor), found.scale, rtol=1e-12)
+    r = np.random.default_rng(0).normal(size=300)
+    x, y = np.stack([np.full(300, 0.1), np.full(300, 1 / 3), r * 1e150, np.full(300, -7.0), r], axis=1), np.sign(r)
+    np.savez(tmp_path / "a.npz", X=x, y=y)
+    found = coresets.from_files(tmp_path / "a.npz", 1.0, 40, standardise=True).info["scale"]
+    np.testing.assert_allclose(found, [1, 1, 1e150 * r.std(), 1, r.std()], rtol=1e-12)
+    np.testing.assert_allclose(1 / np.asarray(Scaling.standardise(x).factor), found, rtol=1e-12)
+    np.savez(tmp_path / "a.npz", X=x * 1e10, y=y)
+    with pytest.raises(InputError, match="above 1e154"):
+        coresets.from_files(tmp_path / "a.npz", 1.0, 40, standardise=True)
 
 
 def test_shards_are_one_set(tmp_path):
@@ -192,7 +192,7 @@ def test_coresets_are_written_for_any_tool(tmp_path, end):
 def test_what_is_not_two_classes_is_refused(tmp_path):
     file = tmp_path / "a.csv"
     for labels, positive, said in (
-        ("yes", None, "the label 'yes' only"), ("abc", None, "3 labels: two are needed, or positive="),
+        ("yes", None, "1 labels .'yes'"), ("abc", None, "3 labels: two are needed, or positive="),
         ("abc", "d", "positive is 'd'"), ("abc", True, "positive is True"),
     ):  # fmt: skip
         kinds = [labels] if labels == "yes" else list(labels)

@@ -266,12 +266,9 @@ def from_files(
         paths, label=label, damaged=damaged, features=features, zero_based=zero_based, header=header, format=format,
         dtype=np.float64,
     )  # fmt: skip
-    scaled = standardised(rows) if standardise else None
-    small = of_rows(
-        rows if scaled is None else scaled, C, m, key, positive=positive, checkpoint=checkpoint, callback=callback
-    )
+    design = standardised(rows) if standardise else rows
+    small = of_rows(design, C, m, key, positive=positive, checkpoint=checkpoint, callback=callback)
     small.info.update(damaged=rows.found.damaged, damaged_lines=rows.found.messages, files=rows.source.paths)
-    if scaled is not None:
-        scaling: Any = scaled.features[0]
+    for scaling in design.features:
         small.info.update(mean=np.asarray(scaling.offset), scale=1 / np.asarray(scaling.factor))
     return small

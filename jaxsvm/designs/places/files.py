@@ -122,12 +122,9 @@ def from_files(
     wanted = Wanted(label, False, features, zero_based, header, separator, decimal)
     source = Source(files_of(paths), wanted, format)
     found = scan(source, damaged, not regression)
-    if not regression and len(found.labels) < 2:
-        raise InputError(f"{source.name}: have the label {found.labels[0]!r} only: two are needed.")
-    if not regression and len(found.labels) > MOST_CLASSES:
-        raise InputError(
-            f"{source.name}: have {len(found.labels)} labels: name their column (label=), or say regression=True."
-        )
+    if not regression and not 2 <= len(found.labels) <= MOST_CLASSES:
+        many = f"{len(found.labels)} labels ({', '.join(map(repr, found.labels[:3]))}, ...)"
+        raise InputError(f"{source.name}: have {many}: name the column of two or more (label=), or say regression=True.")
     classes = None if regression else tuple(found.labels)
     return FileDesign(found.source, source.stamps(), found, classes, damaged, np.dtype(dtype))
 
