@@ -28,10 +28,8 @@ class FileDesign(OfChunks):
     __repr__ = in_a_line
 
     source: Source  # the files
-    # their sizes and times of change, which must stay as they are
-    stamps: list[list[int]] = dataclasses.field(repr=False)
-    # what the first pass found: number of rows, damaged lines
-    found: Scan = dataclasses.field(repr=False)
+    stamps: list[list[int]] = dataclasses.field(repr=False)  # sizes and times of change of the files: they must stay so
+    found: Scan = dataclasses.field(repr=False)  # by the first pass: number of rows, damaged lines
     classes: tuple[Any, ...] | None  # labels; None for regression
     damaged: str  # what to do with lines that are no samples: "stop" or "skip"
     dtype: Any  # dtype of the features while they are computed with
@@ -54,8 +52,7 @@ class FileDesign(OfChunks):
         """
         if self.source.stamps() != self.stamps:
             raise DataError(f"{self.source.name}: changed since they were read first.")
-        size = max(1, SIZES.bytes_per_block // (8 * self.d))
-        size, first = min(size, self.n), 0
+        size, first = min(max(1, SIZES.bytes_per_block // (8 * self.d)), self.n), 0
         x, y, held = np.zeros((size, self.d), self.dtype), np.zeros(size), 0
         for piece in _ahead(self._arrays()):
             begin = 0
@@ -124,7 +121,7 @@ def from_files(
     found = scan(source, damaged, not regression)
     if not regression and not 2 <= len(found.labels) <= MOST_CLASSES:
         many = f"{len(found.labels)} labels ({', '.join(map(repr, found.labels[:3]))}, ...)"
-        raise InputError(f"{source.name}: have {many}: name the column of two or more (label=), or say regression=True.")
+        raise InputError(f"{source.name}: have {many}: name the column of classes (label=), or say regression=True.")
     classes = None if regression else tuple(found.labels)
     return FileDesign(found.source, source.stamps(), found, classes, damaged, np.dtype(dtype))
 
