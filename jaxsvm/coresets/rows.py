@@ -38,7 +38,7 @@ from jaxsvm.datasets.labels import index_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Chunk, Design, require_design
 from jaxsvm.designs.descent import Machine, Run
-from jaxsvm.designs.features import FeatureDesign, Mapped
+from jaxsvm.designs.features import Mapped, standardised
 from jaxsvm.designs.fit import run_to_end, saved
 from jaxsvm.designs.losses import Evaluate, Spread
 from jaxsvm.errors import InputError
