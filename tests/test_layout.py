@@ -42,9 +42,9 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_607,
-    "coresets": 2_464,
-    "datasets": 2_133,
+    "cli": 1_605,
+    "coresets": 2_462,
+    "datasets": 1_927,
     "derivatives": 450,
     "designs": 2_112,
     "estimators": 2_716,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_641,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1304, 191
+OWN_IMPORTS, FILES = 1302, 191
 """Lines that import from this library, and files."""
 
 
