@@ -161,7 +161,7 @@ def test_it_comes_back_from_where_there_is_no_number():
         ({"bounds": (2.0, 3.0)}, "bounds"),
         ({"validation": None, "folds": 1}, "folds"),
         ({"validation": None, "folds": np.arange(3)}, "folds"),
-        ({"y": np.arange(N)}, "y has"),
+        ({"y": np.arange(N)}, "y holds the values 0, 1"),
         ({"validation": (np.zeros((3, D)), np.zeros(3))}, "validation"),
         ({"validation": None, "folds": (data()[1] > 0).astype(int)}, "fold"),
     ],
