@@ -91,6 +91,7 @@ def _killed(name, function, values, folder, source, count):
     for value in values:
         function(value, folder / name)
         known.append(tuple(p.read_bytes() for p in sorted(folder.iterdir())))
+    partly = [files[:1] for files in known if len(files) > 1]
     command = [sys.executable, "-c", SERVER, name, str(folder / name), source]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), sys.path[0]])}
     server = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env=environment)
@@ -105,7 +106,7 @@ def _killed(name, function, values, folder, source, count):
             old.unlink()
             left += 1
         found = tuple(p.read_bytes() for p in sorted(folder.iterdir()))
-        seen.append("older or newer" if found in known else "damaged or mixed")
+        seen.append("older or newer" if found in known else "no second file" if found in partly else "damaged or mixed")
     server.stdin.close()
     said = {word: seen.count(word) for word in seen}
     print(f"{name}: {len(seen)} kills, {json.dumps(said)}, {left} temporary files left", flush=True)
