@@ -32,9 +32,7 @@ def require_writable(name: str, path: str | os.PathLike[str] | None) -> None:
         with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(file))):
             pass
     except OSError as error:
-        raise InputError(
-            f"{name} is {file!r}: its directory cannot be written to: {error.strerror or error}."
-        ) from None
+        raise InputError(f"{name} is {file!r}: its directory cannot be written to: {error.strerror or error}") from None
 
 
 def write_whole(write: Callable[..., Any], *paths: str | os.PathLike[str]) -> None:
