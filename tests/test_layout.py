@@ -53,7 +53,7 @@ LINES = {
     "face": 317,
     "gram": 1_407,
     "kernels": 947,
-    "loop": 2_655,
+    "loop": 2_654,
     "model_selection": 1_019,
     "models": 1_767,
     "numerics": 1_590,

@@ -99,9 +99,8 @@ class Newton(Solver[SquaredHingeProblem]):
             alpha, s = state.alpha.astype(problem.dtype), state.s.astype(problem.dtype)
             alpha, s = alpha / alpha.sum(), s / alpha.sum()
         else:
-            current, alpha, s = refreshed_in_features(problem, primal, _whole(state, problem.dtype).point)
-            counters = state.counters.evaluated(3 * problem.n)
-            state = state._replace(point=current, counters=counters, rest=remainder(current, state.point))
+            state = _refreshed_in_double(problem, state)
+            alpha, s = state.alpha, state.s
         # The coefficients of a fit, numbers of the data's dtype.
         beta = rounded(problem.returned(alpha, alpha @ s), state.alpha.dtype)
         total = beta.sum()
@@ -126,6 +125,18 @@ def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) 
     else:
         following = kernel.step(wide, current, solver.method, solver.factor_limit)
     return like(following._replace(rest=remainder(following.point, state.point)), state)
+
+
+@in_double
+def _refreshed_in_double(problem: SquaredHingeProblem, state: State) -> State:
+    wide = widened(problem)
+    primal, before = primal_of(wide), whole(state.point, state.rest, wide.dtype)
+    assert primal is not None
+    slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(before.w), 0)
+    point = iterate_at(primal, before.w, slack)._replace(gap=before.gap)
+    alpha, s = dual_of(wide, primal, slack)
+    new = state._replace(point=point, rest=remainder(point, state.point), alpha=alpha, s=s)
+    return like(new._replace(counters=state.counters.evaluated(3 * problem.n)), state)
 
 
 def _whole(state: State, dtype: Any) -> State:
@@ -183,14 +194,11 @@ def start_in_features(problem: SquaredHingeProblem, primal: Primal, init: Any) -
         R = alpha @ s
         slack = jnp.where(primal.C > 0, 1 - problem.margins(alpha, s) / R, 0)
         point = iterate_at(primal, w / R, slack)
-    tiles = (
-        max(1, primal.tiles // MEASURED.rows_per_start_row)
-        if primal.tiles * SIZES.largest_direct_system >= 256 * primal.size
-        else None
-    )
-    infinite, counters = jnp.asarray(jnp.inf, problem.dtype), Counters.zero().evaluated(4 * problem.n)
-    effort = jnp.asarray(primal.tiles if tiles is None else tiles, jnp.int32)
-    memory, rest = no_history(primal), jax.tree.map(jnp.zeros_like, point)
+    in_part = primal.tiles * SIZES.largest_direct_system >= 256 * primal.size
+    tiles = max(1, primal.tiles // MEASURED.rows_per_start_row) if in_part else primal.tiles
+    infinite, effort = jnp.asarray(jnp.inf, problem.dtype), jnp.asarray(tiles, jnp.int32)
+    counters, memory = Counters.zero().evaluated(4 * problem.n), no_history(primal)
+    rest = jax.tree.map(jnp.zeros_like, point)
     return State(point, alpha, s, point.value, infinite, jnp.asarray(False), counters, effort, memory, rest)
 
 
@@ -219,12 +227,6 @@ def dual_of(
     beta = solve_small_support(problem, active, primal.C * jnp.maximum(slack, 0))
     alpha = problem.feasible_point(beta)
     return alpha, product(problem, primal, alpha)[1]
-
-
-def refreshed_in_features(problem: SquaredHingeProblem, primal: Primal, point: Iterate) -> tuple[Iterate, Array, Array]:
-    """Recompute the slack of a point; also return its dual point on the simplex with its `s`."""
-    slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(point.w), 0)
-    return point._replace(slack=slack), *dual_of(problem, primal, slack)
 
 
 def step_in_features(problem: SquaredHingeProblem, primal: Primal, state: State, method: str) -> State:
@@ -263,9 +265,8 @@ def move(primal: Primal, current: Iterate, direction: Float[Array, " size"]) -> 
     change = -primal.y * primal.product(direction)
     regular = primal.penalty * direction
     enough = SLOPE_LEFT * jnp.abs(current.gradient @ direction)
-    t = hinge_minimum(
-        current.slack, change, primal.C, current.w @ regular, direction @ regular, (0.0, 4.0), 1.0, enough
-    )
+    slopes = current.w @ regular, direction @ regular
+    t = hinge_minimum(current.slack, change, primal.C, *slopes, (0.0, 4.0), 1.0, enough)
     following = iterate_at(primal, current.w + t * direction, current.slack + t * change)
     # When values differ by rounding only, a smaller gradient tells the better point.
     rounding = 8 * jnp.finfo(t.dtype).eps * current.value
@@ -350,7 +351,6 @@ def _push(history: History, current: Iterate, following: Iterate) -> History:
 
 
 def no_history(primal: Primal) -> History:
-    """Return an empty history."""
     pairs = jnp.zeros((MEASURED.secant_pairs, primal.size), primal.y.dtype)
     return History(pairs, pairs)
 
