@@ -37,10 +37,8 @@ def linear_text():
     for sizes in ((3_000, 60_000, 36, 2), (11_314, 130_000, 100, 20)):
         x, y = text(*sizes)
         for machine in (Theirs(), LinearSVC(), LinearSVC(loss="hinge")):
-            yield (
-                f"{type(machine).__module__[:7]} {machine.loss} {sizes}",
-                lambda m=machine, x=x, y=y: m.fit(x, y) and "",
-            )
+            name = f"{type(machine).__module__[:7]} {machine.loss} {sizes}"
+            yield name, lambda m=machine, x=x, y=y: m.fit(x, y) and ""
 
 
 def linear_wide():
@@ -75,15 +73,14 @@ def sampled():
 def rules():
     import jaxsvm
 
+    def path(problem):
+        solver, rule = jaxsvm.WorkingSet(tol=1e-2), jaxsvm.screening.intersection_test
+        return said(jaxsvm.solve_path(problem, [1e-3, 1.1e-3], solver=solver, screen=rule))
+
     for n in (30_000, 100_000):
         x, y = two_classes(n, 20)
         problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.Linear(), x, store=False), y)
-        solver = jaxsvm.WorkingSet(tol=1e-2)
-        screen = jaxsvm.screening.intersection_test
-        yield (
-            f"rule, working sets, n = {n}",
-            lambda p=problem: said(jaxsvm.solve_path(p, [1e-3, 1.1e-3], solver=solver, screen=screen)),
-        )
+        yield f"rule, working sets, n = {n}", lambda p=problem: path(p)
 
 
 def rule_on_a_linear_path():
@@ -124,7 +121,10 @@ def joins():
     rows = {"k": RNG.integers(0, 5, 200), "x": RNG.normal(size=200)}
     rows["y"] = np.where(rows["x"] + RNG.normal(size=200) > 0, 1, -1)
     small = join({"f": rows, "d": {"k": np.arange(5), "z": z}}, ("f", "y"))
-    yield "D9, method paper, 150 steps", lambda: ended(relational.fit(small, 1e-2, method="paper", max_steps=150))
+    yield (
+        "D9, method paper, 150 steps",
+        lambda: ended(relational.fit(small, 1e-2, scale="max", method="paper", max_steps=150)),
+    )
     n, levels = 20_000, 3_300
     a, b, k = (RNG.integers(0, m, n) for m in (levels, levels, 50))
     x, w = RNG.normal(size=n), RNG.normal(size=levels)
@@ -178,7 +178,7 @@ def main(names):
         if names and task.__name__ not in names:
             continue
         if len(names) != 1:
-            subprocess.run([sys.executable, __file__, task.__name__], check=False)
+            subprocess.run([sys.executable, "-W", "ignore", __file__, task.__name__], check=False)
             continue
         for name, call in task():
             times = []
