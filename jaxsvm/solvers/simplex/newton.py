@@ -197,7 +197,7 @@ def start_in_features(problem: SquaredHingeProblem, primal: Primal, init: Any) -
     in_part = primal.tiles * SIZES.largest_direct_system >= 256 * primal.size
     tiles = max(1, primal.tiles // MEASURED.rows_per_start_row) if in_part else primal.tiles
     infinite, effort = jnp.asarray(jnp.inf, problem.dtype), jnp.asarray(tiles, jnp.int32)
-    counters, memory = Counters.zero().evaluated(4 * problem.n), no_history(primal)
+    counters, memory = Counters.zero().evaluated(4 * problem.n), _no_history(primal)
     rest = jax.tree.map(jnp.zeros_like, point)
     return State(point, alpha, s, point.value, infinite, jnp.asarray(False), counters, effort, memory, rest)
 
@@ -350,7 +350,7 @@ def _push(history: History, current: Iterate, following: Iterate) -> History:
     return jax.tree.map(lambda pairs: jnp.where(moved, pairs, 0), pushed)
 
 
-def no_history(primal: Primal) -> History:
+def _no_history(primal: Primal) -> History:
     pairs = jnp.zeros((MEASURED.secant_pairs, primal.size), primal.y.dtype)
     return History(pairs, pairs)
 
@@ -368,7 +368,7 @@ def subsample_start(primal: Primal) -> Float[Array, " size"]:
 
     def step(carry: tuple[Array, Iterate, Array]) -> tuple[Array, Iterate, Array]:
         k, current, _ = carry
-        following, _, _ = newton_move(part, current, part.tiles, no_history(part))
+        following, _, _ = newton_move(part, current, part.tiles, _no_history(part))
         return k + 1, following, current.value - following.value <= 1e-3 * following.value
 
     first = iterate_at(part, w, jnp.where(part.C > 0, 1.0, 0.0).astype(w.dtype))
