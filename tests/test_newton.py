@@ -338,7 +338,7 @@ def test_one_sample_of_the_rarer_class_comes_into_a_growing_part(dtype):
 
 
 def test_a_chain_of_linear_problems_is_as_exact_as_single_fits():
-    """A point that was recomputed in float32 had a value below any that a step reached: no step was taken any more."""
+    """A recomputed point had the value of the one before, below any that a step reached: no step was taken any more."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1500, 20)) * rng.uniform(0.5, 4, 20)
     y = np.where(x @ rng.normal(size=20) + 4 * rng.normal(size=1500) > 0, 1.0, -1.0)

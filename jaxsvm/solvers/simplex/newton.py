@@ -99,8 +99,9 @@ class Newton(Solver[SquaredHingeProblem]):
             alpha, s = state.alpha.astype(problem.dtype), state.s.astype(problem.dtype)
             alpha, s = alpha / alpha.sum(), s / alpha.sum()
         else:
-            state = _refreshed_in_double(problem, state)
-            alpha, s = state.alpha, state.s
+            current, alpha, s = refreshed_in_features(problem, primal, _whole(state, problem.dtype).point)
+            counters = state.counters.evaluated(3 * problem.n)
+            state = state._replace(point=current, counters=counters, rest=remainder(current, state.point))
         # The coefficients of a fit, numbers of the data's dtype.
         beta = rounded(problem.returned(alpha, alpha @ s), state.alpha.dtype)
         total = beta.sum()
@@ -125,18 +126,6 @@ def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) 
     else:
         following = kernel.step(wide, current, solver.method, solver.factor_limit)
     return like(following._replace(rest=remainder(following.point, state.point)), state)
-
-
-@in_double
-def _refreshed_in_double(problem: SquaredHingeProblem, state: State) -> State:
-    wide = widened(problem)
-    primal, before = primal_of(wide), whole(state.point, state.rest, wide.dtype)
-    assert primal is not None
-    slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(before.w), 0)
-    point = iterate_at(primal, before.w, slack)._replace(gap=before.gap)
-    alpha, s = dual_of(wide, primal, slack)
-    new = state._replace(point=point, rest=remainder(point, state.point), alpha=alpha, s=s)
-    return like(new._replace(counters=state.counters.evaluated(3 * problem.n)), state)
 
 
 def _whole(state: State, dtype: Any) -> State:
@@ -227,6 +216,12 @@ def dual_of(
     beta = solve_small_support(problem, active, primal.C * jnp.maximum(slack, 0))
     alpha = problem.feasible_point(beta)
     return alpha, product(problem, primal, alpha)[1]
+
+
+def refreshed_in_features(problem: SquaredHingeProblem, primal: Primal, point: Iterate) -> tuple[Iterate, Array, Array]:
+    """Recompute a point from its w, its value too: a step must go below it; return also its dual point with its `s`."""
+    slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(point.w), 0)
+    return iterate_at(primal, point.w, slack)._replace(gap=point.gap), *dual_of(problem, primal, slack)
 
 
 def step_in_features(problem: SquaredHingeProblem, primal: Primal, state: State, method: str) -> State:
