@@ -343,7 +343,7 @@ def _squared(facts: Facts, said: Statement, ground: Ground) -> Value:
     if not R > 0:
         return Value(primal, np.inf, np.inf, 0.0)
     dual = 1 / (2 * R)
-    moved_R = signed @ ground.error_times(signed) + OWN * (abs(signed) @ ground.size_times(signed))
+    moved_R = abs(signed) @ ground.error_times(signed) + OWN * (abs(signed) @ ground.size_times(signed))
     moved = worth_of_loss(point, ground, slack, C, alpha / R, 2)
     return Value(primal, dual, primal / dual - 1, _relative(moved, dual) + moved_R / R + _penalties(facts, loss, dual))
 
@@ -428,7 +428,7 @@ def _slack(facts: Facts, said: Statement, ground: Ground) -> Value:
     lower = highest_level(point.margins[here], facts.costs[here], volume, longest)
     signed = y * p
     square = signed @ ground.times(signed) + facts.offset * signed.sum() ** 2
-    off = signed @ ground.error_times(signed) + OWN * (abs(signed) @ ground.size_times(signed))
+    off = abs(signed) @ ground.error_times(signed) + OWN * (abs(signed) @ ground.size_times(signed))
     root = np.sqrt(max(square, 0))
     cap = volume * (p[here] / facts.costs[here]).max()
     upper = root + cap

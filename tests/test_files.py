@@ -94,6 +94,23 @@ def test_files_that_belong_together_are_replaced_together(tmp_path):
         write_whole(lambda file: file.write(b""), tmp_path)
 
 
+def test_a_kill_between_two_files_leaves_none_of_another_age(tmp_path, monkeypatch):
+    names = [tmp_path / "rows.svm", tmp_path / "rows.svm.weight"]
+    for name in names:
+        name.write_text("older")
+    replace = os.replace
+
+    def killed(old, new):
+        if str(new).endswith(".weight"):
+            raise KeyboardInterrupt
+        replace(old, new)
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(lambda rows, weights: (rows.write(b"newer"), weights.write(b"newer")), *names)
+    assert names[0].read_text() == "newer" and not names[1].exists()
+
+
 def test_a_pipe_is_written_to(tmp_path, model):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

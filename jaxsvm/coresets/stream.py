@@ -114,7 +114,7 @@ def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
 
     `.npz`: keys X, y, weight. `.parquet`: columns x0, x1, ..., label, weight. `.svm`, `.svmlight`, `.libsvm`, `.txt`:
     svmlight lines, and the weights one a line in a second file with `.weight` appended to the name, as LIBSVM's and
-    LIBLINEAR's `-W` take it. npz and Parquet also hold C and how the coreset was made (`C`, `info`).
+    LIBLINEAR's `-W` take it; a kill in between leaves no second file. npz and Parquet also hold C and `info`.
 
     Raises:
         InputError: If the name has another end.

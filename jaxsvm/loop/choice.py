@@ -61,7 +61,8 @@ def before_features(problem: Problem, solver: Solver) -> Solver:
 
 
 def _by_newton(problem: Problem) -> bool:
-    return problem.free_bias or problem.gram.feature_rows is not None
+    x, dense = problem.gram.design, problem.gram.feature_rows is not None
+    return problem.free_bias or dense or (x is not None and x.shape[1] < problem.n)
 
 
 def _few_steps(solver: Solver) -> int:
@@ -149,10 +150,8 @@ def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, end
         # Within 1,000 tolerances the present sets end sooner than larger ones.
         more = 3 * MEASURED.new_samples_of_a_set
         return WorkingSet(tol=solver.tol, size=larger, fresh=more, cache=_rows_to_keep(problem))
-    pays = state.counters.total > MEASURED.passes_before_storing * problem.n**2
-    if pays and not solver.store and _storable(problem):
-        return dataclasses.replace(solver, store=True)
-    return None
+    pays = state.counters.total > MEASURED.passes_before_storing * problem.n**2 and _storable(problem)
+    return dataclasses.replace(solver, store=True) if pays and not solver.store else None
 
 
 def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int) -> bool:

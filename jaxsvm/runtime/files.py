@@ -31,16 +31,15 @@ def require_writable(name: str, path: str | os.PathLike[str] | None) -> None:
         with tempfile.TemporaryFile(dir=os.path.dirname(os.path.realpath(file))):
             pass
     except OSError as error:
-        raise InputError(
-            f"{name} is {file!r}: its directory cannot be written to: {error.strerror or error}."
-        ) from None
+        raise InputError(f"{name} is {file!r}: its directory cannot be written to: {error.strerror or error}") from None
 
 
 def write_whole(write: Callable[..., Any], *paths: str | os.PathLike[str]) -> None:
     """Write files under temporary names beside them; once all are on the disk, they replace the files of these names.
 
-    The older files remain as they are until then, whatever ends the process: a full disk, a signal, another writer. A
-    pipe or a device has no other name, and is written to directly. `write` is called with the files, open for bytes.
+    The older files remain as they are until then, whatever ends the process: a full disk, a signal, another writer. Two
+    files cannot be replaced at once: where a kill falls between them, the later ones are missing, never of another age.
+    A pipe or a device has no other name, and is written to directly. `write` is called with the files, open for bytes.
 
     Raises:
         OSError: If one cannot be written.
@@ -65,6 +64,8 @@ def write_whole(write: Callable[..., Any], *paths: str | os.PathLike[str]) -> No
                 file.flush()
                 if os.path.isfile(file.name):
                     os.fsync(file.fileno())
+        for later in targets[1:]:
+            Path(later).unlink(missing_ok=True)
         collections.deque(map(os.replace, neighbours, targets), 0)  # one call: no signal is handled within it
     except BaseException as error:
         for neighbour in neighbours:

@@ -200,9 +200,9 @@ def dual_of(
 
 
 def refreshed_in_features(problem: SquaredHingeProblem, primal: Primal, point: Iterate) -> tuple[Iterate, Array, Array]:
-    """Recompute the slack of a point; also return its dual point on the simplex with its `s`."""
+    """Recompute a point from its w, its value too: a step must go below it; return also its dual point with its `s`."""
     slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(point.w), 0)
-    return point._replace(slack=slack), *dual_of(problem, primal, slack)
+    return iterate_at(primal, point.w, slack)._replace(gap=point.gap), *dual_of(problem, primal, slack)
 
 
 def step_in_features(problem: SquaredHingeProblem, primal: Primal, state: State, method: str) -> State:
@@ -230,9 +230,8 @@ def move(primal: Primal, current: Iterate, direction: Float[Array, " size"]) -> 
     change = -primal.y * primal.product(direction)
     regular = primal.penalty * direction
     enough = SLOPE_LEFT * jnp.abs(current.gradient @ direction)
-    t = hinge_minimum(
-        current.slack, change, primal.C, current.w @ regular, direction @ regular, (0.0, 4.0), 1.0, enough
-    )
+    slopes = current.w @ regular, direction @ regular
+    t = hinge_minimum(current.slack, change, primal.C, *slopes, (0.0, 4.0), 1.0, enough)
     following = iterate_at(primal, current.w + t * direction, current.slack + t * change)
     # When values differ by rounding only, a smaller gradient tells the better point.
     rounding = 8 * jnp.finfo(t.dtype).eps * current.value
