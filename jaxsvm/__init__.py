@@ -53,7 +53,8 @@ from jaxsvm.solvers.around.screened import screened
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.box.single_samples import SDCA, Perceptron
-from jaxsvm.solvers.simplex.frank_wolfe import CoreVectorMachine, FrankWolfe
+from jaxsvm.solvers.simplex.core_vector_machine import CoreVectorMachine
+from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
 from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
 from jaxsvm.solvers.working_set import WorkingSet
