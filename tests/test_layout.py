@@ -60,7 +60,7 @@ LINES = {
     "points": 354,
     "problems": 3_115,
     "relational": 3_668,
-    "results": 589,
+    "results": 596,
     "runtime": 1_138,
     "screening": 747,
     "solvers": 5_655,

@@ -426,8 +426,11 @@ def check(fit: Certified) -> Certified:
     raise ConvergenceError(f"{'; '.join(ends)}{more}. {advice(Status(codes[failed[0]]), fit)}")
 
 
-def _column(place: int) -> Any:
-    return property(lambda history: np.array([line[place] for line in history.lines]))
+def _column(place: int, meaning: str) -> Any:
+    def column(self: "History") -> np.ndarray:
+        return np.array([line[place] for line in self.lines])
+
+    return property(column, doc=f"{meaning}, `(calls,)`.")
 
 
 class History:
@@ -438,7 +441,6 @@ class History:
     Attributes:
         lines: `(seconds, steps, kernel evaluations, primal, dual, relative gap)` of the best certified point at each
             call; seconds since this history was made.
-        seconds, steps, kernel_evaluations, primal, dual, relative_gap: Their columns, `(calls,)`.
     """
 
     def __init__(self) -> None:
@@ -454,4 +456,9 @@ class History:
     def __len__(self) -> int:
         return len(self.lines)
 
-    seconds, steps, kernel_evaluations, primal, dual, relative_gap = map(_column, range(6))
+    seconds: np.ndarray = _column(0, "Seconds since this history was made")
+    steps: np.ndarray = _column(1, "Steps taken")
+    kernel_evaluations: np.ndarray = _column(2, "Kernel values computed")
+    primal: np.ndarray = _column(3, "Primal values")
+    dual: np.ndarray = _column(4, "Dual values")
+    relative_gap: np.ndarray = _column(5, "Certified relative gaps")
