@@ -245,7 +245,7 @@ def test_where_the_labels_are_is_said(flowers, tmp_path):
     lines = [line.split(",") for line in flowers[0].read_text().splitlines()]
     first = tmp_path / "first.csv"
     first.write_text("\n".join(",".join([line[-1], *line[:-1]]) for line in lines) + "\n")
-    assert f"--label {lines[0][-1]}" in refusal("fit", first)
+    assert "say where the labels are (--label)" in refusal("fit", first)
     report = report_of("fit", first, "--label", lines[0][-1])
     assert report["label"] == lines[0][-1] and report["certified"]
 

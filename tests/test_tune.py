@@ -12,6 +12,7 @@ import jaxsvm
 from jaxsvm import FrankWolfe, Newton, Status
 from jaxsvm.kernels import RBF, Polynomial, Precomputed
 from jaxsvm.model_selection import tune as held_out
+from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.model_selection.tune import tune
 
 N, M, D = 120, 80, 8
@@ -68,7 +69,7 @@ def test_a_step_that_is_too_long_is_not_the_answer():
 def test_the_gradient_is_that_of_the_loss():
     """Against central differences of the same function with a tight inner solver."""
     x, y, validation = data()
-    folds = tuple(map(jnp.asarray, held_out.fold_weights(y, 3)))
+    folds = tuple(jnp.asarray(np.stack(part), float) for part in zip(*fold_masks(y, 3), strict=True))
     objective = held_out.Objective(jax.tree.structure(RBF(1.0)), (True,), held_out.logistic)
     at = (jnp.asarray(0.7), (jnp.asarray(-1.0),))
     for masks, held in ((None, tuple(map(jnp.asarray, validation))), (folds, None)):
