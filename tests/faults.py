@@ -4,6 +4,7 @@ Times are of a machine that others may use too: the load stands beside them. A s
 time of a long call whose programs are compiled; the call says how it ended.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -140,9 +141,9 @@ def _calls(kind, folder):
     if kind == "cross_validate":
         return lambda long: kept(jaxsvm.cross_validate(problem, Cs, 3, tol=1e-6).fits)
     if kind == "designs.fit":
-        x, y = rows(400_000, 20)
+        x, y = rows(400_000, 60)
         design = designs.from_arrays(x, y)
-        return lambda long: kept(designs.fit(design, [0.1, 1.0, 10.0], tol=1e-12, max_passes=10**6 if long else 12))
+        return lambda long: kept(designs.fit(design, np.geomspace(0.01, 100, 12), tol=1e-12))
     if kind == "relational.fit":
         from test_relational import PATH, join_of
 
@@ -167,7 +168,7 @@ def signals(kind, count=20):
         call = _calls(kind, folder)
         call(False)
         started = time.monotonic()
-        if kind in ("solve_path", "cross_validate", "coresets.from_files"):
+        if kind in ("solve_path", "cross_validate", "designs.fit", "coresets.from_files"):
             call(True)
         length, found = min(max(time.monotonic() - started, 4.0), 15.0), []
         while len(found) < count:
@@ -181,10 +182,12 @@ def signals(kind, count=20):
             thread = threading.Thread(target=press, daemon=True)
             thread.start()
             try:
-                outcome, ended = call(True), (time.monotonic(), time.process_time())
-                thread.join()
+                outcome = call(True)
             except KeyboardInterrupt:
-                outcome, ended = "KeyboardInterrupt", (time.monotonic(), time.process_time())
+                outcome = "KeyboardInterrupt"
+            ended = time.monotonic(), time.process_time()
+            with contextlib.suppress(KeyboardInterrupt):  # of a signal after the end, which does not count
+                thread.join()
             if sent and sent[0][0] < ended[0]:
                 found.append((ended[0] - sent[0][0], ended[1] - sent[0][1], outcome))
         seconds, cpu, outcomes = zip(*found, strict=True)

@@ -31,9 +31,9 @@ import numpy as np
 from jaxsvm.designs.contract import Chunk, Design, Total
 from jaxsvm.designs.losses import REACHES, Describe, Evaluate, Lanes, Near, Spread, Sums
 from jaxsvm.designs.measured import MEASURED
-from jaxsvm.designs.places.arrays import ArrayDesign
+from jaxsvm.designs.places.arrays import ArrayDesign, unless_halted
 from jaxsvm.errors import InputError
-from jaxsvm.loop.interruption import run_passes, watching
+from jaxsvm.loop.interruption import run_passes, until_halt, watching
 from jaxsvm.numerics.hinge_program import hinge_minimum, simplex_maximum, solved
 from jaxsvm.numerics.precision import rounding
 from jaxsvm.results.fit import Certificate
@@ -174,7 +174,7 @@ class Lane:
         pull = pull if self.constant else np.append(pull[:-1], 0.0)
         linear, rest = pull - rows.a @ rows.X, float(sums.s) - constant
         off = eps * (abs(sums.s) + abs(constant) + 2 * np.abs(pull) @ np.abs(self.best))
-        w, a = hinge_minimum(rows.X, rows.q, rows.c, linear, self.penalty, self.square)
+        w, a = hinge_minimum(rows.X, rows.q, rows.c, linear, self.penalty, self.square, until_halt(range(80)))
         gradient = self.penalty * self.w - linear - rows.a @ rows.X
         self.add_plane(rest + rows.constant(a, self.square), linear + a @ rows.X, off)
         self.raise_bound()
@@ -415,7 +415,7 @@ def _hinges(evaluate: Evaluate, rows: Chunk, points: Lanes) -> tuple[np.ndarray,
     parts = (*rows[:3], np.broadcast_to(rows.first, m))
     padded = Chunk(*(zero_filled(part, size) for part in parts))
     with jax.enable_x64(True):
-        return tuple(part[:, :m] for part in jax.device_get(_hinges_of(evaluate, padded, points)))
+        return tuple(part[:, :m] for part in jax.device_get(unless_halted(_hinges_of, evaluate, padded, points)))
 
 
 def _moved(w: np.ndarray, constant: float) -> np.ndarray:

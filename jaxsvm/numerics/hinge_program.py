@@ -5,7 +5,7 @@ longer than they compute where another process keeps a core busy. Products of sp
 take 40 times as long on a CPU.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +17,9 @@ from jaxsvm.numerics.precision import matmul
 
 
 def hinge_minimum(
-    X: np.ndarray, q: np.ndarray, c: np.ndarray, pull: np.ndarray, penalty: np.ndarray, square: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
+    X: np.ndarray, q: np.ndarray, c: np.ndarray, pull: np.ndarray, penalty: np.ndarray, square: bool = False,
+    turns: Iterable[int] = range(80),
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return `argmin_w sum(penalty w^2) / 2 - pull.w + sum_i c_i max(0, q_i - x_i.w)`, and the dual variables.
 
     A primal-dual interior point method with a predictor and a corrector (Mehrotra 1992) on
@@ -26,7 +27,8 @@ def hinge_minimum(
         Xw - q = z - t,   penalty w = pull + X'a,   a z = mu,   (c - a) t = mu
 
     for rows X `(m, p)` and c > 0, penalty >= 0. Squared hinges `c max(0, q - x.w)^2 / 2` (`square`) have no upper
-    bound, and `t = a / c`. Returns `w (p,)` and a, `(m,)`, in `[0, c]` or not negative.
+    bound, and `t = a / c`. Returns `w (p,)` and a, `(m,)`, in `[0, c]` or not negative. It takes a step for each of
+    `turns`, which may raise to end it.
     """
     m, ridge, rows = len(q), 1 / c if square else np.zeros(len(q)), _Rows(X)
     a = c / 2
@@ -34,7 +36,7 @@ def hinge_minimum(
     slack = rows.product(w) - q + ridge * a
     reserve = 1 + np.abs(slack).max()
     z, t = np.maximum(slack, 0) + reserve, np.zeros(m) if square else np.maximum(-slack, 0) + reserve
-    for _ in range(80):
+    for _ in turns:
         room = np.full(m, np.inf) if square else c - a
         off = rows.product(w) - q - z + t + ridge * a
         rest = penalty * w - pull - rows.transposed(a)
@@ -53,16 +55,14 @@ def hinge_minimum(
             return da, dw, (to_z - z * da) / a, (to_t + t * da) / room  # noqa: B023
 
         def reach(da: np.ndarray, dz: np.ndarray, dt: np.ndarray) -> float:
-            """Return the longest step that leaves all variables positive."""
             bounded = () if square else ((room, -da), (t, dt))  # noqa: B023
             return step_inside((a, da), (z, dz), *bounded)  # noqa: B023
 
-        zero = np.zeros(m)
-        da, _, dz, dt = direction(-a * z, zero if square else -room * t)
+        da, _, dz, dt = direction(-a * z, t if square else -room * t)
         step = reach(da, dz, dt)
         after = _product(a + step * da, z + step * dz, room - step * da, t + step * dt)
         centre = mu * min(1.0, (after / (2 * m * mu)) ** 3)
-        da, dw, dz, dt = direction(centre - a * z - da * dz, zero if square else centre - room * t + da * dt)
+        da, dw, dz, dt = direction(centre - a * z - da * dz, t if square else centre - room * t + da * dt)
         step = reach(da, dz, dt)
         if not (np.isfinite(step) and step > 1e-10):
             break
@@ -145,7 +145,8 @@ def minimum_by_products(X: Any, y: np.ndarray, c: np.ndarray, square: bool, tol:
     squared = X.multiply(X).tocsr() if hasattr(X, "multiply") else X * X
     ridge, top = 1 / c if square else 0 * c, np.inf if square else c
     width = np.maximum(0.3 * np.maximum(squared.sum() / len(c), 1 / c) - ridge, 0)
-    w, anchor, best, idle = np.zeros(X.shape[1]), np.zeros(len(c)), None, 0
+    w, anchor, idle = np.zeros(X.shape[1]), np.zeros(len(c)), 0
+    best = Margins(w, anchor, np.inf, np.inf, 0)
 
     def dual(z: np.ndarray, anchor: np.ndarray) -> np.ndarray:
         return np.clip((width * anchor + z) / (ridge + width), 0, top)
@@ -157,8 +158,8 @@ def minimum_by_products(X: Any, y: np.ndarray, c: np.ndarray, square: bool, tol:
         loss, smooth = c @ above**2 / 2 if square else c @ above, gradient @ gradient / 2
         rest = max(float(loss + ridge @ a**2 / 2 - a @ z), 0.0)
         found = Margins(w, a, float(w @ w / 2 + loss), float(smooth + rest), steps)
-        idle = 0 if best is None or found.gap < 0.99 * best.gap else idle + 1
-        best = found if best is None or found.gap < best.gap else best
+        idle = 0 if found.gap < 0.99 * best.gap else idle + 1
+        best = found if found.gap < best.gap else best
         if not found.gap > tol * (found.value - found.gap) or idle > 30:
             break
         if smooth < 0.1 * rest:
@@ -168,7 +169,6 @@ def minimum_by_products(X: Any, y: np.ndarray, c: np.ndarray, square: bool, tol:
         dw = _newton_direction(X, D, 1 + squared.T @ D, gradient)
         change = y * (X @ dw)
         w = w + dw * _halving(lambda t: (w + t * dw) @ dw - change @ dual(z - t * change, anchor))  # noqa: B023
-    assert best is not None
     return best
 
 

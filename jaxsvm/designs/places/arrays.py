@@ -20,16 +20,13 @@ from numpy.typing import ArrayLike
 from jaxsvm.datasets.labels import several_classes, targets
 from jaxsvm.designs.contract import Chunk, OfChunk, Total
 from jaxsvm.errors import InputError
-from jaxsvm.loop.interruption import until_halt
+from jaxsvm.loop.interruption import Halt, unless, until_halt, watching
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike, Rows, as_points
 from jaxsvm.problems.arguments import checked_weights
 from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory, transfers, zero_filled
 from jaxsvm.runtime.loops import fori_loop
 from jaxsvm.runtime.meshes import Spread
-
-OPERATIONS_OF_A_PIECE = 2 * 10**10
-"""Products of entries, for each row those of its features with each other, between two looks at Ctrl-C."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,14 +58,18 @@ class ArrayDesign:
         if self.mesh is None:
             return sum_of(function, self.rows, arguments)
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, _total_on_mesh(function, self.rows, arguments, self.mesh, self.axis))
+            found = self._computed(_total_on_mesh, function, self.rows, arguments, self.mesh, self.axis)
+            return jax.tree.map(np.asarray, found)
 
     def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
         with jax.enable_x64(True):
-            flags = _flags(function, self.rows, arguments, self.mesh, self.axis)
-            index = np.flatnonzero(np.asarray(flags))
-            return taken(self.rows, index, self.mesh)
+            flags = self._computed(_flags, function, self.rows, arguments, self.mesh, self.axis)
+            return taken(self.rows, np.flatnonzero(np.asarray(flags)), self.mesh)
+
+    def _computed(self, program: Any, *arguments: Any) -> Any:
+        """Call a program; of several processes either all end it or none does."""
+        return program(*arguments) if self.together else unless_halted(program, *arguments)
 
 
 @transfers
@@ -175,24 +176,27 @@ def taken(rows: Chunk, index: np.ndarray, mesh: Mesh | None = None) -> Chunk:
     return Chunk(np.asarray(x), np.asarray(y), np.asarray(weight), numbers - np.arange(len(index)))
 
 
+def unless_halted(program: Any, *arguments: Any) -> Any:
+    """Call a compiled program and return its result; raise `Halt` as soon as Ctrl-C came."""
+    with watching() as stop:
+        found = unless(lambda: stop.seen, program, *arguments)
+    if found is None:
+        raise Halt
+    return found
+
+
 @transfers
 def sum_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
     """Return the sum of a function over rows on one device, as NumPy arrays of float64."""
-    tile = min(SIZES.largest_direct_system, len(rows.weight))
-    turns = -(-len(rows.weight) // tile) if _in_tiles(function, rows) else 1
-    step, total = 1 + OPERATIONS_OF_A_PIECE // (tile * rows.x.shape[1] ** 2 + 1), None
     with jax.enable_x64(True):
-        for turn in until_halt(range(0, turns, step)):
-            part = jax.device_get(_total(function, rows, arguments, np.int32(turn), np.int32(min(turn + step, turns))))
-            total = part if total is None else jax.tree.map(np.add, total, part)
-    return total
+        return jax.device_get(unless_halted(_total, function, rows, arguments))
 
 
 @transfers
 def chosen_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Chunk:
     """Return the rows on one device, of those with a weight, for which a function is true."""
     with jax.enable_x64(True):
-        return taken(rows, np.flatnonzero(np.asarray(_flags(function, rows, arguments, None, None))))
+        return taken(rows, np.flatnonzero(np.asarray(unless_halted(_flags, function, rows, arguments, None, None))))
 
 
 class OfChunks:
@@ -225,8 +229,8 @@ def joined(parts: list[Chunk]) -> Chunk:
     return Chunk(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], first: Any = 0, last: Any = None) -> Any:
-    """Return the sum of a function over rows, from tiles `first` to `last` if they are dense or it makes them so."""
+def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
+    """Return the sum of a function over rows, from tiles if they are dense or it makes them so."""
     if not _in_tiles(function, rows):
         return function(rows, *arguments)
 
@@ -236,8 +240,8 @@ def total_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], first: 
 
     shapes = jax.eval_shape(value, 0)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    last = -(-len(rows.weight) // SIZES.largest_direct_system) if last is None else last
-    return fori_loop(first, last, lambda turn, total: jax.tree.map(jnp.add, total, value(turn)), nothing)
+    turns = -(-len(rows.weight) // SIZES.largest_direct_system)
+    return fori_loop(0, turns, lambda turn, total: jax.tree.map(jnp.add, total, value(turn)), nothing)
 
 
 def _flags_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Array:
