@@ -46,7 +46,7 @@ LINES = {
     "coresets": 2_462,
     "datasets": 1_927,
     "derivatives": 450,
-    "designs": 2_112,
+    "designs": 2_109,
     "estimators": 2_716,
     "face": 311,
     "gram": 1_219,

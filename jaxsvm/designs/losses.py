@@ -94,7 +94,7 @@ class Evaluate:
         if self.loss == "epsilon_insensitive":
             y = y - lanes.centre[None, :]
             return [(1.0, y - lanes.epsilon), (-1.0, -y - lanes.epsilon)]
-        return [(_signs(y, lanes), 1.0)]
+        return [(jnp.where(y == lanes.positive[None, :], 1.0, -1.0), 1.0)]
 
     def _piece(self, z: Float[Array, "k l"], c: Float[Array, "k l"], lanes: Lanes) -> "Piece":
         """Return the loss of `z`, its dual variable and its curvature."""
@@ -146,10 +146,6 @@ def weighted_squares_of_few(x: Points, D: Float[Array, " k"]) -> Float[Array, "p
         return total + matmul((rows * weight[:, None]).T, rows)
 
     return over_support(D, min(SIZES.rows_per_wide_tile, len(D)), add, zero)
-
-
-def _signs(y: Float[Array, "k 1"], lanes: Lanes) -> Float[Array, "k l"]:
-    return jnp.where(y == lanes.positive[None, :], 1.0, -1.0)
 
 
 def _sum(parts: Iterable[Float[Array, "k l"]]) -> Float[Array, " l"]:

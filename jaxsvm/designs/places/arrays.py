@@ -58,18 +58,15 @@ class ArrayDesign:
         if self.mesh is None:
             return sum_of(function, self.rows, arguments)
         with jax.enable_x64(True):
-            found = self._computed(_total_on_mesh, function, self.rows, arguments, self.mesh, self.axis)
-            return jax.tree.map(np.asarray, found)
+            return jax.tree.map(np.asarray, _total_on_mesh(function, self.rows, arguments, self.mesh, self.axis))
 
     def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
+        if self.mesh is None:
+            return chosen_of(function, self.rows, arguments)
         with jax.enable_x64(True):
-            flags = self._computed(_flags, function, self.rows, arguments, self.mesh, self.axis)
+            flags = _flags(function, self.rows, arguments, self.mesh, self.axis)
             return taken(self.rows, np.flatnonzero(np.asarray(flags)), self.mesh)
-
-    def _computed(self, program: Any, *arguments: Any) -> Any:
-        """Call a program; of several processes either all end it or none does."""
-        return program(*arguments) if self.together else unless_halted(program, *arguments)
 
 
 @transfers
