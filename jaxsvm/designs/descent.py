@@ -278,7 +278,7 @@ class Run:
                     lane.add_plane(s, pull)
             self.lanes.append(lane)
 
-    def describe(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def describe(self) -> list[np.ndarray]:
         """Return weights, sums of features and moments of targets, of folds and classes, in one pass."""
         *found, squares = self.design.total(Describe(self.evaluate.folds, len(self.design.classes or ())))
         self.passes, self.described = self.passes + 1, np.concatenate([np.ravel(part) for part in found])
