@@ -48,10 +48,7 @@ def _writers(folder):
 
     functions = {"model.npz": (jaxsvm.Model.save, models), "model.txt": (interchange.to_libsvm, models)}
     functions |= {"model.onnx": (interchange.to_onnx, models)}
-    return functions | {
-        f"small.{end}": (lambda small, path: coresets.save_coreset(path, small), smalls)
-        for end in ("npz", "parquet", "svm")
-    }
+    return functions | {"small.npz": (lambda small, path: coresets.save_coreset(path, small), smalls)}
 
 
 SERVER = """
@@ -155,7 +152,7 @@ def _calls(kind, folder):
 
     def stream(long):
         checkpoint.unlink(missing_ok=True)
-        return str(len(coresets.from_files(path, 1.0, 200, checkpoint=checkpoint)))
+        return str(len(coresets.of_rows(designs.from_files(path), 1.0, 200, checkpoint=checkpoint)))
 
     return stream
 
@@ -168,7 +165,7 @@ def signals(kind, count=20):
         call = _calls(kind, folder)
         call(False)
         started = time.monotonic()
-        if kind in ("solve_path", "cross_validate", "designs.fit", "coresets.from_files"):
+        if kind in ("solve_path", "cross_validate", "designs.fit", "coresets.of_rows"):
             call(True)
         length, found = min(max(time.monotonic() - started, 4.0), 15.0), []
         while len(found) < count:
@@ -238,9 +235,9 @@ def _work(name):
         return len(coresets.coreset(x, y, 1.0, 20))
     if name == "designs.fit":
         return designs.fit(designs.from_arrays(x, y), 1.0).passes
-    if name == "coresets.from_files":
+    if name == "coresets.of_rows":
         np.savez("/tmp/faults_rows.npz", X=x, y=y)
-        return len(coresets.from_files("/tmp/faults_rows.npz", 1.0, 20))
+        return len(coresets.of_rows(designs.from_files("/tmp/faults_rows.npz"), 1.0, 20))
     problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.Linear(), x), y)
     if name == "Pegasos.start":
         return type(jaxsvm.Pegasos().start(8, 1e-3)).__name__
@@ -250,7 +247,7 @@ def _work(name):
 
 
 WORK = (
-    *("fit", "solve_path", "gram", "SVC.fit", "coreset", "designs.fit", "coresets.from_files"),
+    *("fit", "solve_path", "gram", "SVC.fit", "coreset", "designs.fit", "coresets.of_rows"),
     "Pegasos.start",
 )
 

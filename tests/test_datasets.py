@@ -24,7 +24,7 @@ from hypothesis.extra import numpy as hnp
 from sklearn.datasets import dump_svmlight_file
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
-from jaxsvm import coresets, designs
+from jaxsvm import designs
 from jaxsvm.datasets import Layout, Scaling, load, text, two_classes, two_gaussians
 from jaxsvm.datasets import source as sources
 from jaxsvm.datasets.labels import joined
@@ -649,7 +649,7 @@ def test_shards_are_held_to_the_columns_of_the_first(tmp_path, kind):
     with pytest.raises(
         InputError, match="text in some files and numbers in others" if kind == "parquet" else "3 labels"
     ):
-        coresets.from_files((first, texts), 1.0, 10)
+        designs.from_files((first, texts))
 
 
 def test_parts_without_rows_and_columns_of_nulls(tmp_path):

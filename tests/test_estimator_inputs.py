@@ -284,7 +284,7 @@ COMPUTE = {
     "designs.fit": lambda: designs.fit(ROWS, 1.0),
     "a pass over a design": lambda: ROWS.total(lambda chunk: chunk.weight.sum()),
     "coresets.Stream": lambda: coresets.Stream(1.0, 8).init(),
-    "coresets.from_files": lambda: coresets.from_files("no.npz", 1.0, 8),
+    "coresets.of_rows": lambda: coresets.of_rows(ROWS, 1.0, 8),
     "Pegasos.start": lambda: jaxsvm.Pegasos().start(3, 0.1),
 }
 

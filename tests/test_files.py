@@ -47,18 +47,14 @@ WRITERS = {
     "model.txt": interchange.to_libsvm,
     "model.onnx": interchange.to_onnx,
     "small.npz": lambda model, path: coresets.save_coreset(path, _coreset()),
-    "small.parquet": lambda model, path: coresets.save_coreset(path, _coreset()),
-    "small.svm": lambda model, path: coresets.save_coreset(path, _coreset()),
     "stream.npz": lambda model, path: _stream(path),
 }
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_the_older_file_survives_a_full_disk(name, tmp_path, model):
-    """Also that of the weights beside an svmlight file, and nothing else is left over."""
-    names = [name, f"{name}.weight"] if name.endswith(".svm") else [name]
-    for each in names:
-        (tmp_path / each).write_text("older")
+    """And nothing else is left over."""
+    (tmp_path / name).write_text("older")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, before[1]))
     try:
@@ -66,25 +62,25 @@ def test_the_older_file_survives_a_full_disk(name, tmp_path, model):
             WRITERS[name](model, tmp_path / name)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "older")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "older"}
     os.chmod(tmp_path / name, 0o640)
     WRITERS[name](model, tmp_path / name)
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert [path.name for path in tmp_path.iterdir()] == [name]
     assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o640  # that of the older one
-    assert all((tmp_path / each).stat().st_size > 200 for each in names)
+    assert (tmp_path / name).stat().st_size > 200
 
 
-def test_files_that_belong_together_are_replaced_together(tmp_path):
-    """Whatever ends the writing of the second, the first stays; links stay links; errors name the file asked for."""
+def test_an_unfinished_file_replaces_none(tmp_path):
+    """Whatever ends the writing, the older one stays; links stay links; errors name the file asked for."""
     (tmp_path / "a").write_text("older")
     (tmp_path / "link").symlink_to(tmp_path / "a")
 
-    def stopped(first, second):
-        first.write(b"newer")
+    def stopped(file):
+        file.write(b"newer")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_whole(stopped, tmp_path / "link", tmp_path / "b")
+        write_whole(stopped, tmp_path / "link")
     assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["older", "older"]
     write_whole(lambda file: file.write(b"newer"), tmp_path / "link")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "a").read_text() == "newer"
@@ -92,23 +88,6 @@ def test_files_that_belong_together_are_replaced_together(tmp_path):
         write_whole(lambda file: file.write(b""), tmp_path / "none" / "a")
     with pytest.raises(IsADirectoryError):
         write_whole(lambda file: file.write(b""), tmp_path)
-
-
-def test_a_kill_between_two_files_leaves_none_of_another_age(tmp_path, monkeypatch):
-    names = [tmp_path / "rows.svm", tmp_path / "rows.svm.weight"]
-    for name in names:
-        name.write_text("older")
-    replace = os.replace
-
-    def killed(old, new):
-        if str(new).endswith(".weight"):
-            raise KeyboardInterrupt
-        replace(old, new)
-
-    monkeypatch.setattr("os.replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        write_whole(lambda rows, weights: (rows.write(b"newer"), weights.write(b"newer")), *names)
-    assert names[0].read_text() == "newer" and not names[1].exists()
 
 
 def test_a_pipe_is_written_to(tmp_path, model):
@@ -130,7 +109,7 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_pass(tm
         with pytest.raises(InputError, match="checkpoint is"):
             designs.fit(designs.from_arrays(X, Y), 1.0, checkpoint=wrong, callback=lambda *_: passes.append(1))
         with pytest.raises(InputError, match="checkpoint is"):
-            coresets.from_files([tmp_path / "absent.svm"], 1.0, 10, checkpoint=wrong)
+            coresets.of_rows(designs.from_arrays(X, Y), 1.0, 10, checkpoint=wrong)
     assert not passes
 
 
@@ -184,7 +163,7 @@ def test_kills_at_random_times_leave_a_whole_file(name, tmp_path, model):
     model.save(tmp_path / "source.npz")
     path = tmp_path / name
     WRITERS[name](jaxsvm.load_model(tmp_path / "source.npz"), path)
-    whole = path.read_bytes() if name.endswith((".txt", ".svm", ".onnx")) else None
+    whole = path.read_bytes() if name.endswith((".txt", ".onnx")) else None
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)]), "JAX_ENABLE_X64": "1"}
     for delay in np.random.default_rng(0).uniform(0, 0.05, 3):
         command = [sys.executable, "-c", KILLED, name, str(tmp_path / "source.npz"), str(path)]
@@ -200,9 +179,5 @@ def test_kills_at_random_times_leave_a_whole_file(name, tmp_path, model):
             np.testing.assert_array_equal(jaxsvm.load_model(path).coef, model.coef)
         elif name == "small.npz":
             assert len(coresets.load_coreset(path)) == 60
-        elif whole is None:
-            import pyarrow.parquet as parquet
-
-            assert parquet.read_table(path).num_rows == 60
         else:
             assert path.read_bytes() == whole

@@ -43,7 +43,7 @@ MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
     "cli": 1_605,
-    "coresets": 2_462,
+    "coresets": 2_389,
     "datasets": 1_927,
     "derivatives": 450,
     "designs": 2_109,
@@ -61,7 +61,7 @@ LINES = {
     "problems": 3_115,
     "relational": 3_668,
     "results": 596,
-    "runtime": 1_138,
+    "runtime": 1_127,
     "screening": 747,
     "solvers": 5_655,
 }

@@ -5,12 +5,11 @@ from typing import Annotated, Literal
 import typer
 
 import jaxsvm
+from jaxsvm import designs
 from jaxsvm.cli.app import command
 from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, Text, of_data, of_output, zero_based
 from jaxsvm.cli.report import check_writable, progress_bar, save, show
 from jaxsvm.errors import require
-
-ENDS = (".npz", ".parquet", ".pq", ".svm", ".svmlight", ".libsvm", ".txt")
 
 
 @command("coreset")
@@ -18,7 +17,7 @@ def coreset(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="svmlight, CSV, npz or Parquet files.")],
     size: Annotated[int, typer.Option(help="Points of the coreset: at least ten times the number of columns.")] = 1000,
     C: Annotated[float, typer.Option("--C", "--lambda", help="Factor of the loss: the largest to be used.")] = 1.0,
-    out: Annotated[Text, of_output(help="File to write: .npz, .parquet, .svm.", metavar="FILE")] = None,
+    out: Annotated[Text, of_output(help="File to write: .npz.", metavar="FILE")] = None,
     scale: Annotated[Literal["none", "standardise", "standardize"], of_data(help="Scaling of the columns.")] = "none",
     damaged: Annotated[Literal["stop", "skip"], of_data(help="What a damaged line causes.")] = "stop",
     features: Annotated[int | None, of_data(help="Number of columns of svmlight files.")] = None,
@@ -30,16 +29,17 @@ def coreset(
     as_json: Json = False,
 ) -> None:
     """Make a small weighted set of points on which a linear SVM is nearly what it is on all of them."""
-    known = out is None or out.lower().endswith(ENDS)
-    require(known, f"--out is {out!r}: a name that ends in {', '.join(ENDS)} is needed.")
+    require(out is None or out.lower().endswith(".npz"), f"--out is {out!r}: a name that ends in .npz is needed.")
     check_writable(out, *files)
     with progress_bar("coreset") as bar:
-        small = jaxsvm.coresets.from_files(
-            files, C, size, seed, damaged=damaged, checkpoint=checkpoint, features=features,
-            standardise=scale != "none", label=label, positive=positive, zero_based=zero_based(index_base),
-            callback=bar and (lambda passes, _: bar(completed=passes, note=f"{passes} passes")),
+        rows = designs.from_files(
+            files, label=label, damaged=damaged, features=features, zero_based=zero_based(index_base), dtype=float
+        )
+        small = jaxsvm.coresets.of_rows(
+            rows if scale == "none" else designs.standardised(rows), C, size, seed, positive=positive,
+            checkpoint=checkpoint, callback=bar and (lambda passes, _: bar(completed=passes, note=f"{passes} passes")),
         )  # fmt: skip
     save(out, lambda target: jaxsvm.coresets.save_coreset(target, small))
-    kept = ("n", "U", "C", "classes", "opt", "share", "damaged", "damaged_lines")
-    info = {name: small.info[name] for name in kept}
+    info = {name: small.info[name] for name in ("n", "U", "C", "classes", "opt", "share")}
+    info |= {"damaged": rows.found.damaged, "damaged_lines": rows.found.messages}
     show(as_json, {"command": "coreset", "data": files, "points": len(small), **info, "out": out})

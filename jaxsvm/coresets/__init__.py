@@ -11,7 +11,7 @@ one linear SVM in memory, train on all of the data: that is as fast as making th
 from jaxsvm.coresets.bounds import exact_sensitivity, sensitivity
 from jaxsvm.coresets.construction import coreset, kernel_coreset, kernel_sensitivity
 from jaxsvm.coresets.dynamic import DynamicCoreset
-from jaxsvm.coresets.rows import from_files, of_rows
+from jaxsvm.coresets.rows import of_rows
 from jaxsvm.coresets.sampling import sample_size
 from jaxsvm.coresets.stream import Stream, StreamState, load_coreset, save_coreset
 from jaxsvm.coresets.summary import Coreset, Evaluation, evaluate
@@ -25,7 +25,6 @@ __all__ = [
     "coreset",
     "evaluate",
     "exact_sensitivity",
-    "from_files",
     "kernel_coreset",
     "kernel_sensitivity",
     "load_coreset",

@@ -19,7 +19,7 @@ Source: the paper claims a distributed construction and gives none; derivation: 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm import designs
 from jaxsvm.coresets.bounds import Cells, centres, gammas, nearest
 from jaxsvm.coresets.construction import coreset, plan_of
 from jaxsvm.coresets.measured import MEASURED
@@ -38,7 +37,7 @@ from jaxsvm.datasets.labels import index_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Chunk, Design, require_design
 from jaxsvm.designs.descent import Machine, Run
-from jaxsvm.designs.features import Mapped, standardised
+from jaxsvm.designs.features import Mapped
 from jaxsvm.designs.fit import run_to_end, saved
 from jaxsvm.designs.losses import Evaluate, Spread
 from jaxsvm.errors import InputError
@@ -69,7 +68,8 @@ def of_rows(
         callback: Called after each pass of the pilot with the number of passes and its relative gap, `(1,)`.
 
     Returns:
-        The coreset. `info["classes"]` are the labels of -1 and +1; `info["index"]` are numbers of rows.
+        The coreset. `info["classes"]` are the labels of -1 and +1, `info["index"]` numbers of rows; of a design with
+        scaled columns (`designs.standardised`) `info["mean"]` and `info["scale"]` are those of the columns.
 
     Raises:
         InputError: If an argument cannot be used, or no row has a weight.
@@ -92,6 +92,9 @@ def of_rows(
     small = coreset(rows.x, y, C, m, key, weight, sampler, bound, clusters=clusters)
     index = (rows.first + np.arange(len(y)))[small.info["index"]]
     small.info.update(known, n=design.n, classes=classes, index=index)
+    if len(design.features) == 1 and isinstance(design.features[0], Scaling):
+        scaling = design.features[0]
+        small.info.update(mean=np.asarray(scaling.offset), scale=1 / np.asarray(scaling.factor))
     if known and checkpoint is not None and os.path.exists(checkpoint):
         os.unlink(checkpoint)
     return small
@@ -220,55 +223,3 @@ def _weights(rows: Chunk, about: Scaling, shared: Shared, sums: Sums, size: Arra
     v, A = jnp.where(rows.weight > 0, rows.weight / jnp.where(pi > 0, pi, 1), 0), _variables(rows, shared)
     s = jnp.where(v > 0, 1 - pi, 0)
     return calibrated(v, s, A, totals, (v * s) @ A**2)
-
-
-@transfers
-def from_files(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], C: float, m: int, key: Array | int = 0, *,
-    damaged: str = "stop", checkpoint: str | os.PathLike[str] | None = None, standardise: bool = False,
-    label: str | int | None = None, positive: str | float | None = None, features: int | None = None,
-    zero_based: bool | None = None, header: bool | None = None, format: str | None = None,
-    callback: Callable[[int, np.ndarray], object] | None = None,
-) -> Coreset:  # fmt: skip
-    """Make a coreset of the rows of svmlight, CSV, npz or Parquet files, in memory independent of their length.
-
-    Args:
-        paths: One file, or several of one kind of rows: shards, read in this order. A name may have `*` as in
-            a shell. Text may be compressed. Columns that have names are put in the order of the first file, or refused.
-        C: The factor of the loss, positive; the coreset serves every smaller C.
-        m: Number of points.
-        key: A random key, or a seed.
-        damaged: What to do with a line that is no sample: "stop" raises with its number, "skip" counts it
-            (`info["damaged"]`, and messages about the first 20 in `info["damaged_lines"]`).
-        checkpoint: A file for the state after each pass, see `of_rows`.
-        standardise: Bring all columns to mean 0 and variance 1 (`info["mean"]`, `info["scale"]`): the coreset is one of
-            the standardised rows.
-        label: Column (CSV, Parquet; the last one by default) or key (npz) of the labels.
-        positive: The label that is +1, against all others; None: the second of two.
-        features: d of svmlight files, if it is known.
-        zero_based: Whether svmlight indices count from 0; None: from 0 if the index 0 occurs, else 1.
-        header: Whether CSV files have a header; None: if no field of the first line is a number.
-        format: "svmlight", "csv", "npz" or "parquet", for files whose names do not tell.
-        callback: As that of `of_rows`.
-
-    Returns:
-        The coreset, with `info["classes"]`.
-
-    Raises:
-        DataError: If a line is damaged and `damaged` is "stop", or files hold something else.
-        InputError: If an argument cannot be used.
-    """
-    if isinstance(label, bool):
-        raise InputError(f"label is {label}: a column's name or index, or an npz key is needed: coresets have labels.")
-    require_positive("C", C)
-    require_writable("checkpoint", checkpoint)
-    rows = designs.from_files(
-        paths, label=label, damaged=damaged, features=features, zero_based=zero_based, header=header, format=format,
-        dtype=np.float64,
-    )  # fmt: skip
-    design = standardised(rows) if standardise else rows
-    small = of_rows(design, C, m, key, positive=positive, checkpoint=checkpoint, callback=callback)
-    small.info.update(damaged=rows.found.damaged, damaged_lines=rows.found.messages, files=rows.source.paths)
-    for scaling in design.features:
-        small.info.update(mean=np.asarray(scaling.offset), scale=1 / np.asarray(scaling.factor))
-    return small

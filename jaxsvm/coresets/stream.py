@@ -39,11 +39,11 @@ from numpy.typing import ArrayLike
 from jaxsvm.coresets.construction import Plan, constructed, node_plan
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.summary import OF_PARTS, Coreset, as_data, as_key, float_dtype, solved
-from jaxsvm.errors import DataError, InputError, require_package
+from jaxsvm.errors import DataError, InputError, require
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import checked, in_a_line, require_memory, require_positive, require_whole, transfers
-from jaxsvm.runtime.files import write_arrays, write_whole
+from jaxsvm.runtime.files import write_arrays
 
 
 class Node(NamedTuple):
@@ -110,39 +110,16 @@ def as_coreset(part: Node, C: float, dtype: Any, info: dict[str, Any]) -> Corese
 
 @checked
 def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
-    """Write a coreset in the format that the file name ends in.
-
-    `.npz`: keys X, y, weight. `.parquet`: columns x0, x1, ..., label, weight. `.svm`, `.svmlight`, `.libsvm`, `.txt`:
-    svmlight lines, and the weights one a line in a second file with `.weight` appended to the name, as LIBSVM's and
-    LIBLINEAR's `-W` take it; a kill in between leaves no second file. npz and Parquet also hold C and `info`.
+    """Write a coreset to an npz file: keys X, y, weight, C and info (JSON), which `load_coreset` reads.
 
     Raises:
-        InputError: If the name has another end.
+        InputError: If the name does not end in `.npz`.
     """
     name = os.fspath(path)
-    lower = name.lower()
+    require(name.lower().endswith(".npz"), f"the name is {name!r}: one that ends in .npz is needed.")
     values = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in small.info.items() if k != "index"}
-    info = json.dumps(values, default=repr)
-    if lower.endswith(".npz"):
-        arrays = {"X": small.x, "y": small.y.astype(np.int8), "weight": small.weight}
-        write_arrays(name, arrays | {"C": np.float64(small.C), "info": np.asarray(info)})
-    elif lower.endswith((".parquet", ".pq")):
-        pa, parquet = (require_package(name, "reading Parquet files") for name in ("pyarrow", "pyarrow.parquet"))
-        columns = {f"x{j}": small.x[:, j] for j in range(small.x.shape[1])}
-        table = pa.table(columns | {"label": small.y.astype(np.int8), "weight": small.weight})
-        table = table.replace_schema_metadata({"C": repr(small.C), "info": info})
-        write_whole(lambda file: parquet.write_table(table, file), name)
-    elif lower.endswith((".svm", ".svmlight", ".libsvm", ".txt")):
-
-        def write(file: Any, weights: Any) -> None:
-            for row, sign, weight in zip(small.x.tolist(), small.y.tolist(), small.weight.tolist(), strict=True):
-                entries = " ".join(f"{j + 1}:{value!r}" for j, value in enumerate(row) if value)
-                file.write(f"{int(sign):+d} {entries}\n".encode())
-                weights.write(f"{weight!r}\n".encode())
-
-        write_whole(write, name, f"{name}.weight")
-    else:
-        raise InputError(f"the name is {name!r}: .npz, .parquet, .svm, .svmlight, .libsvm or .txt are known.")
+    arrays = {"X": small.x, "y": small.y.astype(np.int8), "weight": small.weight, "C": np.float64(small.C)}
+    write_arrays(name, arrays | {"info": np.asarray(json.dumps(values, default=repr))})
 
 
 @checked

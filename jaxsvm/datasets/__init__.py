@@ -1,6 +1,6 @@
 """Data sets: read files into arrays, turn labels into signs, scale columns, draw synthetic points.
 
-`load` reads svmlight, CSV, npz and Parquet files; `coresets.from_files` uses the same readers a piece at a time. Plain
+`load` reads svmlight, CSV, npz and Parquet files; `designs.from_files` uses the same readers a piece at a time. Plain
 blocks are read fast, others line by line, so that an error can name the line. Nothing is dropped, filled in or guessed
 silently, and no label is rounded.
 """

@@ -1,6 +1,5 @@
 """Write files whole or not at all: nothing else writes files, but JAX, which may keep compiled programs on disk."""
 
-import collections
 import contextlib
 import os
 import secrets
@@ -34,45 +33,35 @@ def require_writable(name: str, path: str | os.PathLike[str] | None) -> None:
         raise InputError(f"{name} is {file!r}: its directory cannot be written to: {error.strerror or error}") from None
 
 
-def write_whole(write: Callable[..., Any], *paths: str | os.PathLike[str]) -> None:
-    """Write files under temporary names beside them; once all are on the disk, they replace the files of these names.
+def write_whole(write: Callable[..., Any], path: str | os.PathLike[str]) -> None:
+    """Write a file under a temporary name beside it; once it is on the disk, it replaces the file of that name.
 
-    The older files remain as they are until then, whatever ends the process: a full disk, a signal, another writer. Two
-    files cannot be replaced at once: where a kill falls between them, the later ones are missing, never of another age.
-    A pipe or a device has no other name, and is written to directly. `write` is called with the files, open for bytes.
+    The older file remains as it is until then, whatever ends the process: a full disk, a signal, another writer. A pipe
+    or a device has no other name, and is written to directly. `write` is called with the file, open for bytes.
 
     Raises:
-        OSError: If one cannot be written.
+        OSError: If it cannot be written.
     """
-    neighbours, targets = [], []
+    if older := os.path.exists(path):
+        with open(path, "ab") as file:  # an ordinary one stays as it is: may it be written?
+            if not os.path.isfile(path):
+                write(file)
+                return
+    target = os.path.realpath(os.fsdecode(path))
+    neighbour = os.path.join(os.path.dirname(target), f".jaxsvm-{secrets.token_hex(8)}")
     try:
-        with contextlib.ExitStack() as opened:
-            files = []
-            for path in paths:
-                if older := os.path.exists(path):
-                    file = opened.enter_context(open(path, "ab"))  # an ordinary one stays as it is: may it be written?
-                    if not os.path.isfile(path):
-                        files.append(file)
-                        continue
-                targets.append(os.path.realpath(os.fsdecode(path)))
-                neighbours.append(os.path.join(os.path.dirname(targets[-1]), f".jaxsvm-{secrets.token_hex(8)}"))
-                files.append(opened.enter_context(open(neighbours[-1], "xb")))
-                if older:
-                    shutil.copymode(path, neighbours[-1])
-            write(*files)
-            for file in files:
-                file.flush()
-                if os.path.isfile(file.name):
-                    os.fsync(file.fileno())
-        for later in targets[1:]:
-            Path(later).unlink(missing_ok=True)
-        collections.deque(map(os.replace, neighbours, targets), 0)  # one call: no signal is handled within it
+        with open(neighbour, "xb") as file:
+            if older:
+                shutil.copymode(path, neighbour)
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(neighbour, target)
     except BaseException as error:
-        for neighbour in neighbours:
-            with contextlib.suppress(OSError):
-                os.unlink(neighbour)
-        if isinstance(error, OSError) and error.filename in neighbours:
-            error.filename = targets[neighbours.index(error.filename)]
+        with contextlib.suppress(OSError):
+            os.unlink(neighbour)
+        if isinstance(error, OSError) and error.filename == neighbour:
+            error.filename = target
         raise
 
 
