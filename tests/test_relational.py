@@ -204,7 +204,7 @@ def test_a_product_with_counts_is_the_sum_over_values():
     for k in range(block.X.shape[1]):
         values = np.unique(block.X[:, k])
         by_value = sum(v * counts[block.X[:, k] == v].sum() for v in values)
-        np.testing.assert_allclose(block.transposed(counts)[k], by_value, rtol=1e-12)
+        np.testing.assert_allclose((block.matrix.T @ counts)[k], by_value, rtol=1e-12)
 
 
 def test_the_pseudo_gradient_is_the_gradient_at_perturbed_data():

@@ -1,9 +1,8 @@
-"""A join as a design matrix: its products, and the package's solvers on it, against the materialised join."""
+"""A join as a design matrix: its rows, and the package's solvers on it, against the materialised join."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_relational import PATH, join_of
+from test_relational import PATH, join_of, tables_of
 
 import jaxsvm
 from jaxsvm import relational
@@ -11,20 +10,19 @@ from jaxsvm.errors import InputError
 from jaxsvm.relational.schema.join import prepared
 
 
-def test_products_are_those_of_the_materialised_join():
-    design = relational.design(join_of(PATH, n=12))
-    x = np.asarray(design.x.rows(jnp.arange(len(design.y))))
-    whole, y, _ = join_of(PATH, n=12).materialise()
-    copies = design.weight.astype(int)
-    assert sorted(map(tuple, np.repeat(np.c_[x, design.y], copies, axis=0))) == sorted(map(tuple, np.c_[whole, y]))
-    rng = np.random.default_rng(0)
-    w, v = rng.normal(size=(x.shape[1], 2)), rng.normal(size=(len(x), 2))
-    for k in (slice(None), 0):
-        np.testing.assert_allclose(design.x.dot(jnp.asarray(w[:, k])), x @ w[:, k], atol=1e-12)
-        np.testing.assert_allclose(design.x.transposed_dot(jnp.asarray(v[:, k])), x.T @ v[:, k], atol=1e-12)
-    np.testing.assert_array_equal(design.x.squared().rows(jnp.arange(3)), x[:3] ** 2)
-    some = np.array([5, 2])
-    np.testing.assert_array_equal(design.x.take(some).rows(jnp.arange(2)), x[some])
+@pytest.mark.parametrize("categories", [True, False])
+def test_chunks_are_the_rows_of_the_materialised_join(monkeypatch, categories):
+    monkeypatch.setattr("jaxsvm.relational.descent.design.ENTRIES_OF_A_CHUNK", 300)
+    tables = tables_of(PATH, n=12)
+    if not categories:
+        del tables["T1"]["kind"]
+    join, found = relational.Join(tables, ("T1", "y")), []
+    for x, y, weight, _ in relational.design(join).chunks():
+        rows = np.asarray(x.rows(np.arange(len(y)))) if categories else x
+        found.append(np.repeat(np.c_[rows, 2 * y - 1], weight.astype(int), axis=0))
+    assert len(found) > 1
+    whole, y, _ = join.materialise()
+    assert sorted(map(tuple, np.concatenate(found))) == sorted(map(tuple, np.c_[whole, y]))
 
 
 @pytest.mark.parametrize(

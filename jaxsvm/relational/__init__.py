@@ -10,7 +10,7 @@ repeat on both sides of a join (orders and clicks of a customer), it may have 10
 the size of the tables only.
 """
 
-from jaxsvm.relational.descent.design import Design, JoinedRows, design
+from jaxsvm.relational.descent.design import Design, design
 from jaxsvm.relational.descent.fit import fit, fit_path
 from jaxsvm.relational.descent.fitted import RelationalFit
 from jaxsvm.relational.gradient.engine import (
@@ -25,7 +25,6 @@ from jaxsvm.relational.schema.join import Join, Moments, Sample, from_duckdb, fr
 __all__ = [
     "Design",
     "Join",
-    "JoinedRows",
     "Moments",
     "PseudoGradient",
     "RelationalFit",

@@ -11,14 +11,14 @@ import math
 import time
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array  # jax depends on SciPy
 from scipy.sparse.linalg import LinearOperator, cg
 
 from jaxsvm.designs.descent import Hinges, Lane
-from jaxsvm.designs.losses import REACHES
+from jaxsvm.designs.losses import REACHES, Sums
 from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
 from jaxsvm.numerics.hinge_program import step_inside
@@ -35,30 +35,24 @@ LARGEST_SYSTEM = 1000
 """Order of a dense system, from which on conjugate gradients take over."""
 
 
-class Sums(NamedTuple):
-    """What `designs.descent.Lane` takes of a point, in its units; see `designs.losses.Sums`."""
-
-    loss: float
-    s: float
-    pull: np.ndarray  # `(d + 1,)`
-    curvature: Callable[[np.ndarray], np.ndarray]  # the function that solves Newton's system, `(d + 1,)`
-    near: np.ndarray = np.full(len(REACHES), np.inf)  # noqa: RUF009 (never written): no rows are fetched
-    wide: np.ndarray | None = None  # by how much slopes may be off, if counts are bounds, `(d + 1,)`
-
-
 class Formed:
-    """Rows of a join with their features: all of them, or drawn ones."""
+    """Rows of a join with their features, dense or sparse: all of them, or drawn ones."""
 
     name = "formed"
 
     def __init__(self, X: Any, y: np.ndarray, weight: np.ndarray) -> None:
-        """Take features, `(n, d)`, dense or sparse, signs, `(n,)`, and weights, `(n,)`."""
+        """Take features, `(n, d)`, signs, `(n,)`, and weights, `(n,)`."""
         self.X, self.y, self.share = X, y, weight / weight.sum()
         self.d = X.shape[1]
 
-    def part(self, size: int) -> Formed:
-        """Return some of the rows, evenly spread."""
-        index = np.arange(size) * len(self.y) // size
+    @property
+    def few(self) -> Formed | None:
+        """Return some of the rows, evenly spread, to begin with; None if all are few, or have many features."""
+        n, most = len(self.y), DESIGNS.rows_fetched(self.d + 1)
+        if n <= most or self.d > MANY_FEATURES:
+            return None
+        size = min(most // 4, n // DESIGNS.rows_per_start_row)
+        index = np.arange(size) * n // size
         return Formed(self.X[index], self.y[index], self.share[index])
 
     def _pieces(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[np.ndarray, ...]:
@@ -66,17 +60,18 @@ class Formed:
         z, c = 1 - self.y * (self.X @ beta), C * self.share
         return z, c, c * (np.maximum(z, 0) if squared else np.clip(z / mu + 0.5, 0, 1))
 
-    def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> Sums:
+    def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, None]:
         """Return the sums at a point, `(d,)`, whose constant is one of the features."""
         z, c, a = self._pieces(beta, C, mu, squared)
-        loss = a @ z / 2 if squared else c @ np.maximum(z, 0)
+        loss = float(a @ z / 2 if squared else c @ np.maximum(z, 0))
         constant, pull = a.sum() - (loss if squared else 0), np.append(self.X.T @ (self.y * a), 0.0)
         curvature = np.where(z > 0, c, 0) if squared else np.where(np.abs(z) < mu / 2, c / mu, 0)
-        sums = Sums(float(loss), constant, pull, partial(self.solved, curvature))
-        if self.d > MANY_FEATURES:
-            return sums
-        place = np.searchsorted(np.multiply(REACHES, mu), -z if squared else np.abs(z))
-        return sums._replace(near=np.bincount(place, minlength=len(REACHES)).cumsum()[: len(REACHES)])
+        near = np.full(len(REACHES), np.inf)  # no rows are fetched
+        if self.d <= MANY_FEATURES:
+            place = np.searchsorted(np.multiply(REACHES, mu), -z if squared else np.abs(z))
+            near = np.bincount(place, minlength=len(REACHES)).cumsum()[: len(REACHES)]
+        parts: Any = (loss, constant, pull, partial(self.solved, curvature), near)
+        return Sums(*parts), None
 
     def hinges(self, beta: np.ndarray, C: float, mu: float, squared: bool, reach: float) -> Hinges:
         """Return the hinges of the rows within reach of the margin."""
@@ -108,19 +103,8 @@ class Formed:
 
 
 def formed(join: Any, rows: list[np.ndarray], weight: np.ndarray) -> Formed:
-    """Return rows of a join, given by the row of each table, with their features: sparse if there are categories."""
-    y, parts = join.tree.y[rows[join.tree.label]], list(zip(join.blocks, rows, strict=True))
-    if not any(block.categories for block in join.blocks):
-        return Formed(np.concatenate([block.X[at] for block, at in parts], axis=1), y, weight)
-    values, places, first = [], [], 0
-    for block, at in parts:
-        p = len(block.names)
-        values += [block.X[at], np.ones((len(y), len(block.categories)))]
-        places += [np.tile(np.arange(first, first + p), (len(y), 1)), first + p + block.codes[at]]
-        first += block.d
-    x, columns = np.concatenate(values, axis=1), np.concatenate(places, axis=1)
-    X = csr_array((x.ravel(), columns.ravel(), np.arange(0, x.size + 1, x.shape[1])), shape=(len(y), first))
-    return Formed(X, y, weight)
+    """Return rows of a join, given by the row of each table, with their features."""
+    return Formed(join.features(rows), join.tree.y[rows[join.tree.label]], weight)
 
 
 def formed_if_small(join: Any, wanted: bool) -> Formed | None:
@@ -144,7 +128,7 @@ class Counted:
         self.join, self.engine, self.name = join, engine, engine.name
 
     @cached_property
-    def drawn(self) -> Formed:
+    def few(self) -> Formed:
         """Return drawn rows of the join."""
         many = max(1 << 15, min(MEASURED.hessian_rows_per_coefficient * self.join.d, MEASURED.formed_rows))
         return formed(self.join, Sampler(self.join.tree).draw(many, np.random.default_rng(0)), np.ones(many))
@@ -171,16 +155,16 @@ class Counted:
         s = low.far - (high.objective - low.objective if squared else 0)
         return high.objective, s, -(least + most) / 2, (most - least) / 2
 
-    def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> Sums:
-        """Return the sums at a point, `(d,)`; curvatures are those of drawn rows."""
-        unit, drawn = C / (1 + squared), self.drawn
+    def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, np.ndarray | None]:
+        """Return the sums at a point, `(d,)`, with curvatures of drawn rows, and by how much slopes may be off."""
+        unit, drawn = C / (1 + squared), self.few
         ramp = 0.0 if squared else max(mu / 2, self.engine.least_ramp(scores(self.join, beta)[0]))
         loss, s, pull, wide = self.plane(beta, squared, ramp)
         z = np.sort(np.abs(1 - drawn.y * (drawn.X @ beta)))
         seen = float(z[min(MEASURED.rows_of_a_ramp * drawn.d, len(z) - 1)])  # within it enough of them have curvature
-        curvature = drawn.sums(beta, C, 2 * max(ramp, seen), squared).curvature
-        wide = None if wide is None else np.append(unit * wide, 0.0)
-        return Sums(unit * loss, unit * s, np.append(unit * pull, 0.0), curvature, wide=wide)
+        sums = drawn.sums(beta, C, 2 * max(ramp, seen), squared)[0]
+        parts: Any = (unit * loss, unit * s, np.append(unit * pull, 0.0), sums.curvature, np.full(len(REACHES), np.inf))
+        return Sums(*parts), None if wide is None else np.append(unit * wide, 0.0)
 
 
 @dataclasses.dataclass
@@ -250,33 +234,26 @@ class Descent:
 
     def start(self) -> None:
         """Begin at the optimum of few rows, and with the ramp that suits it."""
-        p = self.lane.w.size
-        most = DESIGNS.rows_fetched(p)
-        if isinstance(self.rows, Counted):
-            part = self.rows.drawn
-        elif len(self.rows.y) > most and self.rows.d <= MANY_FEATURES:
-            part = self.rows.part(min(most // 4, len(self.rows.y) // DESIGNS.rows_per_start_row))
-        else:
+        part, p, square = self.rows.few, self.lane.w.size, self.lane.square
+        if part is None:
             return
-        lane = Lane.at(self.lane.w, "none", self.lane.square, self.lane.mu)
-        few = kind_for(part, lane.square)(
-            part, lane, self.unit, 10 * self.tol, DESIGNS.start_passes, self.stop, self.deadline
-        )
+        lane, passes = Lane.at(self.lane.w, "none", square, self.lane.mu), DESIGNS.start_passes
+        few = kind_for(part, square)(part, lane, self.unit, 10 * self.tol, passes, self.stop, self.deadline)
         few.sizes = self.sizes
         few.run()
         self.lane.w = self.lane.best = few.lane.best
-        if not lane.square:
+        if not square:
             z = np.abs(1 - part.y * (part.X @ lane.best[:-1]))
             self.lane.mu = 2 * float(np.quantile(z, min(1.0, (p / len(z)) ** 0.5)))
 
     def advance(self) -> None:
         """Evaluate the trial point, and choose the next one."""
         lane, C = self.lane, self.C
-        sums = self.rows.sums(lane.trial[:-1], C, lane.mu, lane.square)
+        sums, wide = self.rows.sums(lane.trial[:-1], C, lane.mu, lane.square)
         self.finite, self.taken = bool(np.isfinite(sums.loss)), self.taken + 1
         if self.finite:
             value, mu = float(lane.trial @ lane.trial) / 2 + float(sums.loss), lane.mu
-            lane.evaluated(sums, self.tol, sums.wide)
+            lane.evaluated(sums, self.tol, wide)
             if lane.reach > 0 and not self.certificate().relative_gap <= self.tol:
                 hinges: Any = self.rows.hinges(lane.w[:-1], C, mu, lane.square, lane.reach)
                 if len(hinges.q):

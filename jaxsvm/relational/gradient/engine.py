@@ -182,12 +182,11 @@ def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tu
 def scores(join: Any, beta: np.ndarray, guard: float = 0.0) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return for both labels the score of each row of each table: `l X_i beta_i + guard |X_i| |beta_i|`."""
     parts = join.split(beta)
-    plain = [block.product(part) for block, part in zip(join.blocks, parts, strict=True)]
-    sizes = [0.0] * len(plain)
-    if guard:
-        sizes = [guard * b.absolute().product(np.abs(part)) for b, part in zip(join.blocks, parts, strict=True)]
-    pairs = list(zip(plain, sizes, strict=True))
-    return [s + g for s, g in pairs], [-s + g for s, g in pairs]
+    plain = [block.matrix @ part for block, part in zip(join.blocks, parts, strict=True)]
+    if not guard:
+        return plain, [-s for s in plain]
+    sizes = [guard * (abs(b.matrix) @ np.abs(part)) for b, part in zip(join.blocks, parts, strict=True)]
+    return tuple([sign * s + g for s, g in zip(plain, sizes, strict=True)] for sign in (1, -1))  # pyright: ignore
 
 
 @transfers
@@ -265,15 +264,13 @@ def from_counts(join: Any, beta: np.ndarray, lam: float, far: Far, squared: bool
     With `squared` it is that of the mean squared hinge, from sums of slacks. `far` is then the constant of the plane
     that touches it: `mean max(0, s)^2 >= mean(a s - a^2 / 4)` with `a = 2 max(0, slack)`, so `mean(2 s - s^2)`.
     """
-    N, plus, minus = float(join.size), [], []
+    N = float(join.size)
     if squared and far.slacks is None:
         raise InputError("far has no slack sums: take the counts with squared=True.")
     parts = [[2 * part for part in slacks] for slacks in far.slacks] if squared else far.counts
-    for block, ours, theirs in zip(join.blocks, *parts, strict=True):
-        (up_of_one, down_of_one), (up_of_two, down_of_two) = (_by_sign(block, count) for count in (ours, theirs))
-        plus.append((up_of_two - down_of_one) / N)
-        minus.append((down_of_two - up_of_one) / N)
-    plus, minus = np.concatenate(plus), np.concatenate(minus)
+    # Sums over the features' positive and negative values, `(X + |X|) / 2` and `(X - |X|) / 2`.
+    whole, size = ([join.transposed(part, of) / (2 * N) for part in parts] for of in (lambda X: X, abs))
+    plus, minus = whole[1] + size[1] - (whole[0] - size[0]), whole[1] - size[1] - (whole[0] + size[0])
     share = float(sum(counts[join.tree.label].sum() for counts in far.counts)) / N
     loss = max(sum(far.squares if squared else far.slack), 0.0) / N
     if squared:
@@ -302,12 +299,6 @@ def squared_hinge(join: Join, beta: ArrayLike, lam: float, far: Far) -> np.ndarr
     """
     require_finite_number("lam", lam)
     return from_counts(join, checked(join, beta), lam, far, True).gradient
-
-
-def _by_sign(block: Any, count: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return `max(X, 0)' c` and `min(X, 0)' c`; levels of categories are positive."""
-    total, up = block.transposed(count), block._replace(X=np.maximum(block.X, 0)).transposed(count)
-    return up, total - up
 
 
 def checked(join: Any, beta: Any) -> np.ndarray:

@@ -9,10 +9,13 @@ The tree is a spanning tree of maximum weight, where the weight of an edge is th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.sparse import csr_array  # jax depends on SciPy
 
 from jaxsvm.errors import InputError
 from jaxsvm.relational.counting.tree import Tree
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Block(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Block:
     """The features of a table: numbers, and then an indicator for each level of each category."""
 
     X: np.ndarray  # its numbers, float64 `(n_i, p)`, scaled
@@ -50,31 +54,18 @@ class Block(NamedTuple):
         """Return the number of coefficients."""
         return len(self.names) + sum(map(len, self.categories.values()))
 
-    def product(self, beta: np.ndarray) -> np.ndarray:
-        """Return the score of each row, `(n_i,)`."""
-        p = len(self.names)
-        return self.X @ beta[:p] + beta[p + self.codes].sum(axis=1)
+    @cached_property
+    def sparse(self) -> csr_array:
+        """Return all features, `(n_i, d)`."""
+        p, (n, c) = len(self.names), self.codes.shape
+        values = np.append(self.X, np.ones((n, c)), axis=1).ravel()
+        places = np.append(np.tile(np.arange(p), (n, 1)), p + self.codes, axis=1).ravel()
+        return csr_array((values, places, (p + c) * np.arange(n + 1)), shape=(n, self.d))
 
-    def transposed(self, v: np.ndarray) -> np.ndarray:
-        """Return `X' v`, `(d,)`."""
-        p, each = len(self.names), np.repeat(v, self.codes.shape[1])
-        return np.append(self.X.T @ v, np.bincount(self.codes.ravel(), each, minlength=self.d - p))
-
-    def absolute(self) -> Block:
-        """Return the block with the absolute values of its numbers."""
-        return self._replace(X=np.abs(self.X))
-
-    def dense(self, rows: np.ndarray) -> np.ndarray:
-        """Return some rows with a column for each level, `(k, d)`."""
-        p, out = len(self.names), np.zeros((len(rows), self.d))
-        out[:, :p] = self.X[rows]
-        out[np.arange(len(rows))[:, None], p + self.codes[rows]] = 1
-        return out
-
-    def column(self, k: int) -> np.ndarray:
-        """Return the values of a feature, `(n_i,)`."""
-        p = len(self.names)
-        return self.X[:, k] if k < p else (self.codes == k - p).any(axis=1).astype(float)
+    @property
+    def matrix(self) -> Any:
+        """Return all features, `(n_i, d)`: an array if all are numbers."""
+        return self.sparse if self.categories else self.X
 
 
 def block_of(

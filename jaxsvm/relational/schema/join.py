@@ -13,6 +13,7 @@ feature belongs to one table: that of a key which several tables share, to the f
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Array
+from scipy.sparse import hstack
 
 from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.counting import tree as counting
@@ -95,16 +97,10 @@ class Join:
     constant = False
 
     def __init__(
-        self,
-        tables: Mapping[str, Any],
-        label: tuple[str, str],
-        features: Mapping[str, Sequence[str]] | None = None,
-        keys: Keys | None = None,
-        *,
-        categorical: Mapping[str, Sequence[str]] | None = None,
-        positive: Hashable | None = None,
-        missing: str = "refuse",
-    ) -> None:
+        self, tables: Mapping[str, Any], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None = None,
+        keys: Keys | None = None, *, categorical: Mapping[str, Sequence[str]] | None = None,
+        positive: Hashable | None = None, missing: str = "refuse",
+    ) -> None:  # fmt: skip
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
         Args:
@@ -176,25 +172,24 @@ class Join:
         In O(n d^2 + m n d) for m tables of n rows, with d features in all.
         """
         tree, blocks = self.tree, self.blocks
-        N = float(self.size)
-        out = self.counts()
+        N, out = float(self.size), self.counts()
         plus, minus = (counting.marginals(tree, counting.masked(tree, sign)) for sign in (0, 1))
         first = np.cumsum([0] + [block.d for block in blocks])
         second = np.zeros((first[-1], first[-1]))
         for i, block in enumerate(blocks):
             for k in range(block.d):
-                factors = [w * block.column(k) if j == i else w for j, w in enumerate(tree.weight)]
-                sums = counting.marginals(tree, factors)
-                second[:, first[i] + k] = np.concatenate([b.transposed(s) for b, s in zip(blocks, sums, strict=True)])
-        gather = np.concatenate
+                column = block.matrix @ (np.arange(block.d) == k)
+                factors = [w * column if j == i else w for j, w in enumerate(tree.weight)]
+                second[:, first[i] + k] = self.transposed(counting.marginals(tree, factors))
+        signed = [p - q for p, q in zip(plus, minus, strict=True)]
         return Moments(
-            self.size,
-            gather([b.transposed(o) for b, o in zip(blocks, out, strict=True)]) / N,
-            gather([b.absolute().transposed(o) for b, o in zip(blocks, out, strict=True)]) / N,
-            (second + second.T) / (2 * N),
-            float((plus[0].sum() - minus[0].sum()) / N),
-            gather([b.transposed(p - q) for b, p, q in zip(blocks, plus, minus, strict=True)]) / N,
-        )
+            self.size, self.transposed(out) / N, self.transposed(out, abs) / N, (second + second.T) / (2 * N),
+            float((plus[0].sum() - minus[0].sum()) / N), self.transposed(signed) / N,
+        )  # fmt: skip
+
+    def transposed(self, v: list[np.ndarray], of: Callable[[Any], Any] = lambda X: X) -> np.ndarray:
+        """Return `X_i' v_i` of all tables, `(d,)`, or of a function of their features."""
+        return np.concatenate([of(block.matrix).T @ part for block, part in zip(self.blocks, v, strict=True)])
 
     @property
     def feature_names(self) -> list[str]:
@@ -221,8 +216,15 @@ class Join:
             assert tree is not None
             copies = np.repeat(np.arange(len(tree.weight[0])), tree.weight[0].astype(int))
             rows = [tree.members[0][t][copies] for t in range(len(self.names))]
-        x = np.concatenate([block.dense(index) for block, index in zip(self.blocks, rows, strict=True)], axis=1)
-        return x, self.tree.y[rows[self.tree.label]], rows
+        x = self.features(rows)
+        return x if isinstance(x, np.ndarray) else x.toarray(), self.tree.y[rows[self.tree.label]], rows
+
+    def features(self, rows: list[np.ndarray]) -> Any:
+        """Return the features of joined rows, given by the row of each table: sparse (CSR) if there are categories."""
+        pairs = list(zip(self.blocks, rows, strict=True))
+        if any(block.categories for block in self.blocks):
+            return hstack([block.sparse[at] for block, at in pairs], format="csr")
+        return np.concatenate([block.X[at] for block, at in pairs], axis=1)
 
     def __repr__(self) -> str:
         parts = ", ".join(
@@ -308,7 +310,7 @@ def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
         if intercept and i == join.tree.label and not join.constant:
             X, names = np.append(X, np.ones((len(X), 1)), axis=1), [*names, None]
             mean, size, fill = np.append(mean, 0.0), np.append(size, 1.0), np.append(fill, np.nan)
-        blocks.append(given._replace(X=X, names=names, mean=mean, scale=size, fill=fill))
+        blocks.append(dataclasses.replace(given, X=X, names=names, mean=mean, scale=size, fill=fill))
     out = copy.copy(join)
     out.blocks, out.constant = blocks, intercept or join.constant
     return out
@@ -320,28 +322,14 @@ Types = Callable[[str], tuple[list[str], list[str]]]
 
 @checked
 def from_duckdb(
-    source: DuckDBPyConnection | str | os.PathLike[str],
-    tables: Sequence[str] | Mapping[str, str],
-    label: tuple[str, str],
-    *,
-    features: Mapping[str, Sequence[str]] | None = None,
-    keys: Keys | None = None,
-    categorical: Mapping[str, Sequence[str]] | None = None,
-    positive: Hashable | None = None,
-    missing: str = "refuse",
-) -> Join:
-    """Make a join of tables or views of a DuckDB database.
+    source: DuckDBPyConnection | str | os.PathLike[str], tables: Sequence[str] | Mapping[str, str],
+    label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
+    categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
+) -> Join:  # fmt: skip
+    """Make a join of tables or views of a DuckDB database: a connection, or the path of a file.
 
-    Args:
-        source: A connection, or the path of a database file.
-        tables: Names of tables or views; or names with the SQL that stands for them in FROM, such as
-            `{"sales": "read_parquet('sales/*.parquet')"}`.
-        label: The table and column of the label.
-        features: The columns of each table that are features, as `Join` takes them; so are those below.
-        keys: The columns that join; None: columns of equal names.
-        categorical: Columns of numbers, dates, times or UUIDs that are categories, by table.
-        positive: The label that is +1; None: the greater one.
-        missing: Treatment of missing features: "refuse", "impute" or "drop".
+    `tables` are names of tables or views; or names with the SQL that stands for them in FROM, such as
+    `{"sales": "read_parquet('sales/*.parquet')"}`. The label and all further arguments are those of `Join`.
 
     Raises:
         InputError: On a database that cannot be opened or queried, and on anything that `Join` refuses.
@@ -377,27 +365,14 @@ def _of_duckdb(connection: Any, tables: Sequence[str] | Mapping[str, str], asked
 
 @checked
 def from_ibis(
-    connection: BaseBackend,
-    tables: Sequence[str] | Mapping[str, str],
-    label: tuple[str, str],
-    *,
-    features: Mapping[str, Sequence[str]] | None = None,
-    keys: Keys | None = None,
-    categorical: Mapping[str, Sequence[str]] | None = None,
-    positive: Hashable | None = None,
-    missing: str = "refuse",
-) -> Join:
+    connection: BaseBackend, tables: Sequence[str] | Mapping[str, str],
+    label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
+    categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
+) -> Join:  # fmt: skip
     """Make a join of tables of any database that ibis supports and that quotes names with `"`: PostgreSQL, Trino, ...
 
-    Args:
-        connection: An ibis backend (`pip install 'ibis-framework[postgres]'`).
-        tables: Names of tables or views; or names with the SQL that stands for them in FROM.
-        label: The table and column of the label.
-        features: The columns of each table that are features, as `Join` takes them; so are those below.
-        keys: The columns that join; None: columns of equal names.
-        categorical: Columns of numbers, dates, times or UUIDs that are categories, by table.
-        positive: The label that is +1; None: the greater one.
-        missing: Treatment of missing features: "refuse", "impute" or "drop".
+    `connection` is an ibis backend (`pip install 'ibis-framework[postgres]'`); `tables` are names of tables or views,
+    or names with the SQL that stands for them in FROM. The label and all further arguments are those of `Join`.
 
     Raises:
         InputError: On a database that cannot be queried, and on anything that `Join` refuses.
