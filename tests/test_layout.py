@@ -59,7 +59,7 @@ LINES = {
     "plots": 437,
     "points": 354,
     "problems": 3_115,
-    "relational": 3_668,
+    "relational": 3_529,
     "results": 596,
     "runtime": 1_127,
     "screening": 747,

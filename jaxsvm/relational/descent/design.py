@@ -75,7 +75,7 @@ class Design(OfChunks):
         for first in range(0, self.n, size):
             index = np.minimum(np.arange(first, first + size), self.n - 1)
             weight = np.where(np.arange(first, first + size) < self.n, self.weight[index], 0.0)
-            x = self.join.features([place[index] for place in self.place])
+            x: Any = self.join.features([place[index] for place in self.place])
             if not isinstance(x, np.ndarray):
                 x = CSR(x.data, x.indices, x.indptr, self.d, x.nnz // size)
             yield Chunk(x, (self.y[index] > 0).astype(float), weight, np.int64(first))

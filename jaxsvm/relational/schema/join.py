@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Array
-from scipy.sparse import hstack
+from scipy.sparse import csr_array, hstack
 
 from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.counting import tree as counting
@@ -219,11 +219,11 @@ class Join:
         x = self.features(rows)
         return x if isinstance(x, np.ndarray) else x.toarray(), self.tree.y[rows[self.tree.label]], rows
 
-    def features(self, rows: list[np.ndarray]) -> Any:
+    def features(self, rows: list[np.ndarray]) -> np.ndarray | csr_array:
         """Return the features of joined rows, given by the row of each table: sparse (CSR) if there are categories."""
         pairs = list(zip(self.blocks, rows, strict=True))
         if any(block.categories for block in self.blocks):
-            return hstack([block.sparse[at] for block, at in pairs], format="csr")
+            return csr_array(hstack([block.sparse[at] for block, at in pairs], format="csr"))
         return np.concatenate([block.X[at] for block, at in pairs], axis=1)
 
     def __repr__(self) -> str:
