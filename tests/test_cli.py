@@ -591,7 +591,7 @@ def test_bad_files(data, model, tmp_path):
         ("broken.csv", "1.0,2.0,0\n1.0,2.0\n", "path", "broken.csv, line 2"),
         ("lone.csv", "1.0,2.0,0\n3.0,2.0,0\n", "fit", "one class"),
         ("data.xyz", "1,2,3\n", "fit", "data.xyz"),
-        ("data.xyz", "1,2,3\n", "info", "'.xyz'"),
+        ("data.xyz", "1,2,3\n", "info", "data.xyz, line 1"),
         ("wide.csv", "1,2,3,4,0\n1,2,3,5,1\n", "predict", "wide.csv"),
     ):
         (tmp_path / name).write_text(content)

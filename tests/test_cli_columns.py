@@ -21,7 +21,8 @@ from test_cli import ROOT, invoke, refusal, report_of
 
 import jaxsvm
 from jaxsvm import InputError, interchange
-from jaxsvm.datasets.preparation import Column, Preparation
+from jaxsvm.datasets.reading import Preparation
+from jaxsvm.datasets.tables import Column
 from jaxsvm.model_selection.cross_validation import Scores
 
 
@@ -115,8 +116,8 @@ def test_what_is_done_to_columns_is_done_to_new_files(frame, tmp_path):
 def test_truth_values_of_a_frame_are_the_texts_that_pandas_writes():
     preparation = Preparation((Column("member", "False", ("False", "True")), Column("age", 0.5)))
     frame = pd.DataFrame({"age": [1, 2], "member": [True, False]})
-    points, notes = preparation.of_frame("x_new", frame, None)
-    assert points.tolist() == [[0, 1, 1], [1, 0, 2]] and notes == ()
+    data = preparation.of_frame("x_new", frame, None)
+    assert data.x.tolist() == [[0, 1, 1], [1, 0, 2]] and len(data.notes) == 1
     with pytest.raises(InputError, match="x_new: cannot be read"):
         preparation.of_frame("x_new", frame.assign(age=[1, "old"]), None)
 
@@ -238,9 +239,9 @@ def test_messages_name_the_column_and_what_to_do(frame, tmp_path):
     assert "for CSV, Parquet" in refusal("fit", sparse, "--drop", 0)
     for content, more, said in (
         (b"a,kind,\n1,x,\n2,y,\n", (), "column 2 of the header has no name; .*--drop 2|has no name: .*--drop 2"),
-        (b"a,a,kind\n1,2,x\n2,3,y\n", ("--one-hot",), "several columns 'a'.*--drop a"),
+        (b"a,a,kind\n1,2,x\n2,3,y\n", ("--one-hot",), "the name 'a' of another one: .*--drop 1"),
         (b"a,kind\n1e300,x\n2,y\n3,y\n", (), "overflow: scale"),
-        (b"a,kind\n", ("--impute", "mean"), "no line below the header"),
+        (b"a,kind\n", ("--impute", "mean"), "it has no samples"),
         (b"a,kind\n1,x\n2,x\n", (), "a.csv, labels in column 'kind': .*one class only, x"),
     ):
         (tmp_path / "a.csv").write_bytes(content)

@@ -25,12 +25,10 @@ from sklearn.datasets import dump_svmlight_file
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
 from jaxsvm import designs
-from jaxsvm.datasets import Layout, Scaling, load, text, two_classes, two_gaussians
+from jaxsvm.datasets import Layout, Scaling, load, tables, text, two_classes, two_gaussians
 from jaxsvm.datasets import source as sources
 from jaxsvm.datasets.labels import joined
 from jaxsvm.datasets.source import Source, scan
-from jaxsvm.datasets.tables import Delimited
-from jaxsvm.datasets.text import Svmlight
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.rows import CSR
 
@@ -344,11 +342,10 @@ def test_columns_without_names_or_with_one_twice(tmp_path):
     with pytest.raises(InputError, match="label is 'answer': .* no header"):
         load(write(tmp_path, "a.csv", "1,0,3,5\n"), like=named, label_optional=True, features=3)
     assert load(tmp_path / "a.csv", like=named, label=1, features=3).x.tolist() == [[1, 3, 5]]
-    layout = load(write(tmp_path, "a.csv", "a,a,b,y\n1,2,3,0\n")).layout
-    assert load(tmp_path / "a.csv", like=layout).x.tolist() == [[1, 2, 3]]
-    for head, said in (("b,a,a,y", "some share a name"), ("a,b,b,y", "has the column 'b' more than once")):
-        with pytest.raises(DataError, match=said):
-            load(write(tmp_path, "b.csv", f"{head}\n1,2,3,0\n"), like=layout)
+    twice = write(tmp_path, "a.csv", "a,a,b,y\n1,2,3,0\n")
+    with pytest.raises(DataError, match="column 1 of the header has the name 'a' of another one: .*--drop 1"):
+        load(twice)
+    assert load(twice, drop=[1]).x.tolist() == [[1, 3]]
 
 
 def test_keys_of_npz_are_remembered_where_they_were_asked_for(tmp_path):
@@ -445,7 +442,7 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.svm", "1 1:2\n1_0 1:1\n", ", line 2: an underscore"),
     ("a.svm", b"+1 1:2\n-1 1:\xff\n", ", line 2: "),
     ("a.svm", "1 1:9007199254740993\n-1 1:1\n", ", line 1: .*float64 does not hold"),
-    ("a.svm", "1 1:1\n18446744073709551616 1:1\n", ", line 2: .*64 bits"),
+    ("a.svm", "1 1:1\n18446744073709551616 1:1\n", ", line 2: a label is above 2.*write a table"),
     ("a.svm", "1\n-1\n", ": no line has a feature"),
     ("a.svm", "# only\n", ": .*no (samples|line has a feature)"),
     ("a.txt", "1,2,3\n4,5,6\n", r", line 1: .*b'1,2,3'.*\.csv"),
@@ -475,7 +472,7 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.parquet", {"a": [decimal.Decimal(2**53 + 1), decimal.Decimal(1)], "y": Y}, ", row 0 .* float64 does not hold"),
     ("a.csv", "1,oops,0\n1,2,0\n", ", line 1: 'oops' .*header=True"),
     ("a.csv", "a,,y\n0,1,1\n", ": column 1 of the header has no name"),
-    ("a.csv", b"1,2,0\n\xff,2,0\n", ", line 2: column 0 is no UTF-8"),
+    ("a.csv", b"1,2,0\n\xff,2,0\n", ": cannot be read: .*Row #2: .*invalid UTF8"),
     ("a.csv", "1\n2\n", ": has one column only"),
     ("a.csv", "a,b,y\n", ": .*no samples"),
     # A stray quotation mark lost the lines up to the next one, without a word.
@@ -509,8 +506,8 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.parquet", {"a": [1.0, np.nan], "y": Y}, ", row 1 .*: column 'a' is missing"),
     ("a.parquet", {"a": [1.0, np.inf], "y": Y}, ", row 1 .*: column 'a' is inf"),
     ("a.parquet", {"a": pa.array([None, None]), "y": Y}, ", row 0 .*: column 'a' is missing"),
-    ("a.parquet", {"a": ["u", "v"], "y": Y}, ": column 'a' is 'u'; .*--one-hot.*--label"),
-    ("a.parquet", {"a": ["1", "2"], "y": Y}, ": column 'a' is '1'"),
+    ("a.parquet", {"a": ["u", "v"], "y": Y}, ", row 0 .*: column 'a' is 'u'; .*--one-hot.*--label"),
+    ("a.parquet", {"a": ["1", "2"], "y": Y}, ", row 0 .*: column 'a' is '1'"),
     ("a.parquet", {"a": [[1], [2]], "y": Y}, ": column 'a' is of type list"),
     ("a.parquet", {"a": pa.array([0, 1], pa.date32()), "y": Y}, ": column 'a' is of type date32.*--drop"),
     ("a.parquet", {"a": [1, 2**53 + 1], "y": Y}, ", row 1 .* column 'a' .* float64 does not hold"),
@@ -518,8 +515,8 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.parquet", {"a": [1.0, 2.0], "y": ["a", "null"]}, r", row 1 .* the label \(column 'y'\) is missing"),
     ("a.parquet", {"y": Y}, ": has one column only"),
     ("a.parquet", {"a": pa.array([], pa.float64()), "y": pa.array([], pa.int8())}, ": .*no samples"),
-    ("a.xlsx", "x", r": the format of '\.xlsx' files is not known.*\.parquet"),
-    ("a9a", "x", ": .*format="),
+    ("a.xlsx", "x", r", line 1: .*files of other formats are named so.*\.parquet"),
+    ("a9a", "x", ", line 1: .*format="),
 ]  # fmt: skip
 
 
@@ -536,9 +533,9 @@ def test_blanks_around_a_number_and_around_a_missing_one_are_none_of_it(tmp_path
 @pytest.mark.parametrize("name", ["a.csv", "a.svm"])
 def test_nothing_is_read_behind_the_first_line_that_is_no_sample(tmp_path, name, monkeypatch):
     """A column of text took a millisecond a line to refuse."""
-    (kind, what), parsed = {"a.csv": (Delimited, "piece"), "a.svm": (Svmlight, "parse")}[name], []
+    (kind, what), parsed = {"a.csv": (tables.Table, "piece"), "a.svm": (text, "parsed")}[name], []
     parse = getattr(kind, what)
-    monkeypatch.setattr(kind, what, lambda self, *block: parsed.append(0) or parse(self, *block))
+    monkeypatch.setattr(kind, what, lambda *block: parsed.append(0) or parse(*block))
     path = write(tmp_path, name, "1,1\n" * (name == "a.csv") + "0,red,1\n1,blue,0\n" * 1000)
     for read in (load, lambda path: scan(Source((str(path),)))):
         with pytest.raises(DataError, match="line "):
@@ -562,15 +559,14 @@ def test_what_is_refused_by_all_readers(tmp_path, name, content, said):
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("a.csv", {"label": "z"}, "no column of that name or place; it has a, a, y"),
-        ("a.csv", {"label": "a"}, "2 columns of that name"),
+        ("a.csv", {"label": "z"}, "no column of that name or place; it has a, b, y"),
         ("a.csv", {"label": 3}, "label is 3"),
         ("a.csv", {"label": -4}, "label is -4"),
         ("a.csv", {"label": "y", "header": False}, "no header"),
         ("a.csv", {"label": True}, "label is True"),
         ("a.csv", {"part": "test"}, "only npz"),
         ("a.csv", {"part": "valid"}, "one of train, test"),
-        ("a.csv", {"format": "arff"}, "one of svmlight, csv, npz"),
+        ("a.csv", {"format": "arff"}, "one of csv, npz"),
         ("a.csv", {"dtype": np.int32}, "int32: a floating one"),
         ("a.csv", {"zero_based": True}, "only svmlight files"),
         ("a.csv", {"drop": "z"}, "drop is 'z'"),
@@ -581,12 +577,12 @@ def test_what_is_refused_by_all_readers(tmp_path, name, content, said):
         ("a.svm", {"label": 0}, "start with their label"),
         ("a.svm", {"one_hot": True}, "only csv, parquet, feather"),
         ("a.svm", {"features": 2}, "the feature index is 3, and features=2 was given"),
-        ("a.npz", {"label": 0}, "it is a key"),
+        ("a.npz", {"label": 0}, "no labels 0; its keys are X, y"),
         ("absent.csv", {}, "no such file"),
     ],
 )
 def test_bad_arguments(tmp_path, name, arguments, said):
-    write(tmp_path, "a.csv", "a,a,y\n1,2,0\n")
+    write(tmp_path, "a.csv", "a,b,y\n1,2,0\n")
     write(tmp_path, "a.svm", "1 1:1\n-1 3:1\n")
     write(tmp_path, "a.npz", {"X": X, "y": Y})
     with pytest.raises(InputError, match=said):

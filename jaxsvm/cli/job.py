@@ -14,7 +14,7 @@ import jaxsvm
 from jaxsvm.cli.options import Training
 from jaxsvm.cli.report import progress_bar, totals
 from jaxsvm.cli.source import coreset_in, training_points, training_source
-from jaxsvm.datasets import Scaling, two_classes
+from jaxsvm.datasets import Dataset, Scaling, two_classes
 from jaxsvm.datasets.labels import index_of, several_classes, targets, value_of
 from jaxsvm.errors import InputError, require
 from jaxsvm.kernels import Kernel
@@ -108,14 +108,14 @@ def errors_of(what: str) -> Iterator[None]:
 
 def prepare(options: Training) -> Job:
     """Read, split and scale the data."""
-    source: Any = training_source(options)
+    dataset, source = training_source(options)
     small = coreset_in(options.data, options)
     if small is not None:
-        source = dataclasses.replace(source, y=np.asarray(small.info["classes"])[(small.y > 0).astype(int)])
+        dataset = dataclasses.replace(dataset, y=np.asarray(small.info["classes"])[(small.y > 0).astype(int)])
     try:
-        labels, y, classes = _labels(options, source)
+        labels, y, classes = _labels(options, dataset)
     except InputError as error:
-        column = "" if source.layout.label is None else f", labels in column {source.layout.label!r}"
+        column = "" if dataset.layout.label is None else f", labels in column {dataset.layout.label!r}"
         raise InputError(f"{options.data}{column}: {error}") from None
     y = y if y.dtype.kind == "i" else y.astype(options.dtype)
     train, test = np.arange(len(y)), None
@@ -125,7 +125,7 @@ def prepare(options: Training) -> Job:
         how = {"test_size": options.test_fraction, "stratify": None if classes is None else y}
         with errors_of("--test-fraction"):
             train, test = map(np.sort, train_test_split(train, **how, random_state=options.seed))
-    dataset, preparation = training_points(source, options, train)
+    dataset, preparation = (dataset, None) if source is None else training_points(source, options, train)
     x, y, weight = dataset.x[train], y[train], None if small is None else small.weight[train]
     scaling, scaled = None, options.scale != "none" or (small is not None and "mean" in small.info)
     notes = [
@@ -155,11 +155,11 @@ def prepare(options: Training) -> Job:
     )
 
 
-def _labels(options: Training, source: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def _labels(options: Training, dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return labels for scores, the values to learn, and the classes; None without classes."""
-    y: Any = source.y
+    y: Any = dataset.y
     if options.loss == "one_class":
-        nothing = np.zeros(source.n if hasattr(source, "n") else source.x.shape[0])
+        nothing = np.zeros(dataset.x.shape[0])
         return nothing, nothing, None
     if options.loss == "epsilon_insensitive":
         return y, targets(y), None

@@ -1,5 +1,6 @@
 """What the command reads: points as a file holds them, or made of the columns of a table."""
 
+import dataclasses
 from typing import Any, cast
 
 import numpy as np
@@ -8,8 +9,9 @@ import jaxsvm
 from jaxsvm.cli.options import Training, zero_based
 from jaxsvm.datasets import Dataset, load
 from jaxsvm.datasets.layout import Wanted
-from jaxsvm.datasets.preparation import Column, Preparation, Sheet, learn
+from jaxsvm.datasets.reading import Preparation, learn, together
 from jaxsvm.datasets.source import TABLES, Source, files_of, kind_of
+from jaxsvm.datasets.tables import Column
 from jaxsvm.errors import InputError, require
 from jaxsvm.gram import measured as gram
 from jaxsvm.models.libsvm import from_libsvm
@@ -18,19 +20,20 @@ from jaxsvm.points.rows import is_sparse
 from jaxsvm.runtime.arrays import memory
 
 
-def training_source(options: Training) -> Dataset | Sheet:
-    """Read the training file: as a table if an option asks for something to be done to its columns."""
+def training_source(options: Training) -> tuple[Dataset, Source | None]:
+    """Read the training file: of tables labels alone, and what is written, if an option prepares columns."""
     data, label = options.data, options.label
     label = False if label is None and options.loss == "one_class" else label
     if not options.prepares:
         dataset = load(data, label=label, dtype=options.dtype, zero_based=zero_based(options.index_base))
         _require_memory(data, dataset.x)
-        return dataset
+        return dataset, None
     files = files_of(data)
     kind = kind_of(files[0])
     need = "--drop, --index-col, --decimal, --impute and --one-hot are for CSV, Parquet and Feather files"
     require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
-    return Sheet.of(Source(files, Wanted(label, decimal=options.decimal, drop=tuple(options.dropped))))
+    source = Source(files, Wanted(label, decimal=options.decimal, drop=tuple(options.dropped))).held()
+    return together(dataclasses.replace(source, columns=())), source
 
 
 def _require_memory(name: str, x: Any) -> None:
@@ -71,21 +74,10 @@ def coreset_in(data: str, options: Training) -> Any:
     return jaxsvm.coresets.load_coreset(data)
 
 
-def training_points(
-    source: Dataset | Sheet, options: Training, train: np.ndarray
-) -> tuple[Dataset, Preparation | None]:
-    """Return all points, and what was learnt from the training samples to make them of a table."""
-    if isinstance(source, Dataset):
-        return source, None
+def training_points(source: Source, options: Training, train: np.ndarray) -> tuple[Dataset, Preparation]:
+    """Return all points, and what was learnt from the training samples to make them of tables."""
     preparation = learn(source, train, options.impute, options.one_hot, options.decimal)
-    return prepared(source, preparation, options.dtype), preparation
-
-
-def prepared(sheet: Sheet, preparation: Preparation, dtype: object) -> Dataset:
-    """Return the points that a preparation makes of a table."""
-    x, notes = preparation(sheet)
-    layout, name = preparation.layout(sheet.layout), sheet.name
-    return Dataset(x.astype(dtype), sheet.y, layout.columns, name, layout, sheet.first.notes + notes)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return together(dataclasses.replace(source, columns=preparation.columns), options.dtype), preparation
 
 
 def is_libsvm(file: str) -> bool:
@@ -121,7 +113,7 @@ def new_points(
         preparation = Preparation(tuple(map(Column, model.columns or range(cast(int, model.basis.columns)))))
     if preparation is not None and kind in TABLES:
         wanted = Wanted(place, not unlabelled and label is None, decimal=decimal or preparation.decimal)
-        return prepared(preparation.read(Source(files, wanted), model.layout, drop), preparation, model.coef.dtype)
+        return preparation.read(Source(files, wanted), model.layout, drop, model.coef.dtype)
     if decimal not in (None, "."):
         raise InputError(f"--decimal is {decimal!r}: the model was trained without; train it with --decimal , first.")
     return load(

@@ -3,7 +3,8 @@
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from jaxsvm.errors import DataError, InputError
 
 NAMED = 20
 """Number of damaged rows of a piece that have a message."""
+UNSEEN = "which training has not seen"
+"""What notes say of texts and features of new rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +40,15 @@ class Piece(NamedTuple):
     x: Any  # points, `(k, d)`: floats, a NumPy array or a SciPy CSR array
     label: Any  # labels: an array `(k,)`, `Texts` of text, or None if there are none
     damaged: int = 0  # number of rows that are no samples and were left out
-    messages: tuple[str, ...] = ()  # about the first of them
+    messages: Callable[[], list[str]] = list  # say what is wrong with the first of them
+    unseen: Counter[Any] = Counter()  # how often texts without an indicator occur, by column and text
 
 
 def undamaged(piece: Piece) -> Piece:
     """Return a piece; refuse it if a row is no sample."""
     if piece.damaged:
         more = f" ({piece.damaged - 1} more rows near it are no samples either.)" if piece.damaged > 1 else ""
-        raise DataError(f"{piece.messages[0]}.{more}")
+        raise DataError(f"{piece.messages()[0]}.{more}")
     return piece
 
 
@@ -67,8 +71,8 @@ class Faults(dict[int, Callable[[int], str]]):
             self.note(wrong, lambda row: f"{where} is {label[row]}; remove the row or fill it in")
         return label
 
-    def piece(self, x: Any, label: Any, where: Callable[[int], str]) -> Piece:
-        """Return the rows without a fault; `where` names the place of a row."""
+    def piece(self, x: Any, label: Any, where: Callable[[list[int]], list[str]]) -> Piece:
+        """Return the rows without a fault; `where` names the places of rows."""
         if not self:
             return Piece(x, label)
         good = np.ones(x.shape[0], bool)
@@ -78,8 +82,13 @@ class Faults(dict[int, Callable[[int], str]]):
             label = Texts([label.values[i] for i in used.tolist()], codes)
         elif label is not None:
             label = label[good]
-        messages = tuple(f"{where(row)}: {self[row](row)}" for row in sorted(self)[:NAMED])
-        return Piece(x[good], label, len(self), messages)
+        first = sorted(self)[:NAMED]
+        return Piece(
+            x[good],
+            label,
+            len(self),
+            lambda: [f"{place}: {self[row](row)}" for row, place in zip(first, where(first), strict=True)],
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,14 +129,17 @@ class Columns(NamedTuple):
     notes: tuple[str, ...]
 
 
-def choose(name: str, keys: list[Any], wanted: Wanted) -> Columns:
-    """Choose the columns of a table; refuse columns that the training file had not, and those that are missing.
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """An open file that is no table."""
 
-    Args:
-        name: The file.
-        keys: The names of its columns, or their places if they have none.
-        wanted: What is asked of it.
-    """
+    name: str
+    chosen: Columns
+    pieces: Callable[[int | None], Iterator[Piece]]  # all rows, so many a piece if the format has rows of one size
+
+
+def choose(name: str, keys: list[Any], wanted: Wanted, notes: tuple[str, ...] = ()) -> Columns:
+    """Choose the columns of a table, by their names or their places; refuse others than the training file had."""
     width, named, left = len(keys), any(isinstance(key, str) for key in keys), set[int]()
     if named or width != wanted.features:
         left = {place for place, key in enumerate(keys) if key in (*wanted.drop, *wanted.absent)}
@@ -136,15 +148,19 @@ def choose(name: str, keys: list[Any], wanted: Wanted) -> Columns:
     there = [place for place in range(width) if place not in left]
     label = _label(name, keys, named, there, wanted)
     features = [place for place in there if place != label]
-    columns, known, notes = wanted.like.columns, tuple(keys[place] for place in features), ()
+    columns, known = wanted.like.columns, tuple(keys[place] for place in features)
+    many = Counter(keys[place] for place in there)
+    if odd := [place for place in there if keys[place] == "" or many[keys[place]] > 1]:
+        what = f"the name {keys[odd[-1]]!r} of another one" if keys[odd[-1]] else "no name"
+        advice = f"name it, or leave it out by its place (drop=, --drop {odd[-1]})"
+        raise DataError(f"{name}: column {odd[-1]} of the header has {what}: {advice}.")
     if wanted.label is None and label is not None and label != there[-1]:
-        notes = (f"labels are in column {keys[label]!r}, as in {wanted.whose}",)
+        notes += (f"labels are in column {keys[label]!r}, as in {wanted.whose}",)
     if columns is not None and named and known != columns:
         if sorted(known) != sorted(columns):
             raise DataError(f"{name}: {_difference(known, columns, wanted.whose)}.")
-        if len(set(columns)) < len(columns):
-            raise DataError(f"{name}: has its columns in another order than {wanted.whose}, and some share a name.")
-        features, known = [features[known.index(column)] for column in columns], columns
+        places = dict(zip(known, features, strict=True))
+        features, known = [places[column] for column in columns], columns
         notes += (f"columns are put in the order of {wanted.whose}",)
     layout = Layout(known if named else None, None if label is None else keys[label])
     return Columns(features, label, tuple(keys[place] for place in sorted(left)), layout, notes)
@@ -152,22 +168,21 @@ def choose(name: str, keys: list[Any], wanted: Wanted) -> Columns:
 
 def place_of(what: str, name: str, keys: list[Any], key: str | int) -> int:
     """Return the place of a column that `what` names, or gives by its place; a name goes before a place."""
-    count, width = keys.count(key), len(keys)
-    if count == 1:
+    width = len(keys)
+    if key in keys:
         return keys.index(key)
-    if count == 0 and PLACE.fullmatch(str(key)) and -width <= int(key) < width:
+    if PLACE.fullmatch(str(key)) and -width <= int(key) < width:
         return int(key) % width
     named = any(isinstance(key, str) for key in keys)
     listed = ", ".join(keys[:10]) if named else f"places from 0 to {width - 1}, and no header"
-    has = f"{count} columns" if count else "no column"
-    raise InputError(f"{what} is {key!r}: {name} has {has} of that name or place; it has {listed}.")
+    raise InputError(f"{what} is {key!r}: {name} has no column of that name or place; it has {listed}.")
 
 
 def _label(name: str, keys: list[Any], named: bool, there: list[int], wanted: Wanted) -> int | None:
     """Return the place of the labels: where they are asked for, else where training had them, else the last column."""
     asked, known, columns, names = wanted.label, wanted.like.label, wanted.like.columns, [keys[at] for at in there]
     if asked is None and named and columns is not None:
-        if isinstance(known, str) and names.count(known) == 1 and known not in columns:
+        if isinstance(known, str) and known in names and known not in columns:
             asked = known
         elif wanted.optional and set(names) <= set(columns):
             asked = False
@@ -195,11 +210,9 @@ def _difference(names: Any, columns: Any, whose: str) -> str:
     """Describe the difference between the columns of two files."""
     missing = [column for column in columns if column not in names]
     unknown = [column for column in names if column not in columns]
-    twice = sorted({column for column in names if list(names).count(column) > 1})
     hint = f" (leave it out: --drop {shlex.quote(','.join(unknown[:6]))})" if whose == Wanted.whose else ""
     found = (
         ("lacks", missing, f", which {whose} had"), ("has", unknown, f", which {whose} had not{hint}"),
-        ("has", [] if missing or unknown else twice, " more than once"),
     )  # fmt: skip
     parts = [
         f"{verb} the column{'s' * (len(listed) > 1)} {', '.join(map(repr, listed[:6]))}{how}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -11,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from jaxsvm.datasets.labels import joined
-from jaxsvm.datasets.layout import Layout, Wanted, undamaged
-from jaxsvm.datasets.preparation import IMPUTE, Preparation, Sheet, learn
+from jaxsvm.datasets.labels import as_number, is_missing, joined, shown
+from jaxsvm.datasets.layout import UNSEEN, Layout, Piece, Wanted, undamaged
 from jaxsvm.datasets.scaling import Scaling
-from jaxsvm.datasets.source import FORMATS, NO_FEATURE, TABLES, Source, based, files_of
+from jaxsvm.datasets.source import FORMATS, TABLES, Source, files_of
+from jaxsvm.datasets.tables import Column, floats_of, is_text, texts_of
 from jaxsvm.errors import DataError, InputError, require, require_package, require_part
 from jaxsvm.points.rows import DenseOrSparse, PointsLike, is_sparse
 from jaxsvm.runtime.arrays import MAX_INT32, checked, in_a_line, require_one_of
@@ -48,7 +49,7 @@ class Dataset:
     source: str
     layout: Layout = Layout()
     notes: tuple[str, ...] = ()
-    preparation: Preparation | None = None
+    preparation: "Preparation | None" = None
     scaling: Scaling | None = None
 
 
@@ -70,8 +71,8 @@ def load(
         path: A file: svmlight (`.svm`, `.svmlight`, `.libsvm`, `.txt`), CSV (`.csv`, `.tsv`), npz (keys `X` or
             `X_data`, `X_indices`, `X_indptr`, `X_shape`, and `y`), npy (rows of features and a label), Parquet
             (`.parquet`, `.pq`) or Feather (`.feather`, `.arrow`). The text formats may be compressed (`.gz`, `.bz2`).
-            A file of another name, such as `a9a` or `a9a.t`, is svmlight if its first line looks like it. Also a
-            directory of such files, a name with `*`, or a data frame (pandas, polars, whatever Arrow takes).
+            A file of another name, such as `a9a` or `a9a.t`, is read as svmlight. Also a directory of such files, a
+            name with `*`, or a data frame (pandas, polars, whatever Arrow takes).
         label: The place of the labels: a column's name or index in a table (the last one by default), a key in npz
             (`y` by default, `yt` for the test part). False: there are none, every column is a feature and `y` is None;
             False drops the label that starts every svmlight line.
@@ -121,62 +122,56 @@ def load(
         raise InputError(f"label is {label!r}: svmlight lines start with their label; leave it out.")
     preparation = None
     if drop or impute is not None or one_hot:
-        sheet = Sheet.of(source)
-        preparation = learn(sheet, np.arange(sheet.n), impute, one_hot, decimal)
-        x, strange = preparation(sheet)
-        y, layout, notes = sheet.y, preparation.layout(sheet.layout), sheet.first.notes + strange
-    else:
-        x, y, layout, notes = _together(source, kind)
-    if features is not None and x.shape[1] != features:
-        raise DataError(f"{name}: has {x.shape[1]} feature columns; features={features} was given.")
-    x = x.astype(np.result_type(x.dtype, np.float32) if dtype is None else dtype, copy=False)
-    scaling = None if scale is None else SCALES[scale](x)
-    x = x if scaling is None else scaling(x)
-    return Dataset(x, y, layout.columns, name, layout, notes, preparation, scaling)
+        source = source.held()
+        preparation = learn(source, None, impute, one_hot, decimal)
+        source = dataclasses.replace(source, columns=preparation.columns)
+    data = together(source, dtype)
+    if features is not None and data.x.shape[1] != features:
+        raise DataError(f"{data.source}: has {data.x.shape[1]} feature columns; features={features} was given.")
+    scaling = None if scale is None else SCALES[scale](data.x)
+    x = data.x if scaling is None else scaling(data.x)
+    return dataclasses.replace(data, x=x, preparation=preparation, scaling=scaling)
 
 
-def _together(source: Source, kind: str) -> tuple[Any, Any, Layout, tuple[str, ...]]:
+def together(source: Source, dtype: DTypeLike | None = None) -> Dataset:
     """Return all points and labels of a source; refuse the first row that is no sample."""
-    xs, labels, layout, notes = [], [], None, ()
+    pieces, layout, notes, unseen = [], None, (), Counter[Any]()
     for reader in source.readers():
-        layout, notes = (reader.layout, reader.notes) if layout is None else (layout, notes)
-        for piece in map(undamaged, reader.pieces()):
-            if piece.x.shape[0]:
-                xs.append(piece.x)
-                labels.append(piece.label)
-    if layout is None or not xs:
+        layout, notes = (reader.chosen.layout, reader.chosen.notes) if layout is None else (layout, notes)
+        for piece in map(undamaged, reader.pieces(None)):
+            pieces += [piece] if piece.x.shape[0] else []
+            unseen.update(piece.unseen)
+    if layout is None or not pieces:
         raise DataError(f"{source.name}: the file is empty: it has no samples.")
-    y = None if labels[0] is None else joined(source.name, labels)
-    if not is_sparse(xs[0]):
-        return np.concatenate(xs), y, layout, notes
-    sparse = require_package("scipy.sparse", "sparse points")
+    y = None if pieces[0].label is None else joined(source.name, [piece.label for piece in pieces])
+    if is_sparse(pieces[0].x):
+        x, of_index, notes = _of_sparse(source, [piece.x for piece in pieces], notes)
+        layout = layout if of_index is None else Layout(index_base=of_index)
+    else:
+        x = np.concatenate([piece.x for piece in pieces])
+    if source.columns is not None and layout.columns is not None:
+        names = tuple(name for column in source.columns for name in column.names)
+        layout = dataclasses.replace(layout, columns=names)
+    for key in dict.fromkeys(key for key, _ in unseen):
+        texts = sorted(text for of, text in unseen if of == key)
+        listed = ", ".join(map(shown, texts[:3])) + (", ..." if len(texts) > 3 else "")
+        many = f"column {key!r}: {sum(unseen[key, text] for text in texts)} samples hold {listed}"
+        notes += (f"{many}, {UNSEEN}: they count as none of its categories",)
+    x = x.astype(np.result_type(x.dtype, np.float32) if dtype is None else dtype, copy=False)
+    return Dataset(x, y, layout.columns, source.name, layout, notes)
+
+
+def _of_sparse(source: Source, xs: list[Any], notes: tuple[str, ...]) -> tuple[Any, int | None, tuple[str, ...]]:
+    """Return sparse points as one array; of svmlight with its first index, known when all are read, and notes on it."""
     for x in xs:
         x.resize((x.shape[0], max(x.shape[1] for x in xs)))
-    x = sparse.csr_array(sparse.vstack(xs, format="csr"))
+    x = require_package("scipy.sparse", "sparse points").vstack(xs, format="csr")
     if x.nnz > MAX_INT32:
         raise DataError(f"{source.name}: holds {x.nnz} values: up to {MAX_INT32} can be counted; take it in parts.")
-    if kind != "svmlight":
-        return x, y, layout, notes
-    x, layout, notes = _from_first_index(x, source)
-    return x, y, layout, notes
-
-
-def _from_first_index(x: Any, source: Source) -> tuple[Any, Layout, tuple[str, ...]]:
-    """Return points of svmlight whose first column is the first index; it is known only when all are read."""
-    wanted, lowest = source.wanted, int(x.indices.min(initial=1))
-    features, training = wanted.features, wanted.like.index_base
-    base = min(lowest, 1) if training is None else training
-    base = base if wanted.zero_based is None else int(not wanted.zero_based)
-    notes = ()
-    if wanted.zero_based is None and training == 0 and lowest > 0:
-        known = "indices are taken to count from 0, as in the training file, though no index is 0 here"
-        notes = (f"{known} (--index-base 1 else)",)
-    if x.nnz == 0 and features is None:
-        raise DataError(f"{source.name}: {NO_FEATURE}.")
-    if features is not None and x.shape[1] > features + base and wanted.like != Layout() and not notes:
-        new, x = x.shape[1] - features - base, x[:, : features + base]
-        notes = (f"the {new} features above {features - 1 + base}, which training has not seen, are left out",)
-    return based(source.name, x, base, features), Layout(index_base=base), notes
+    if source.kind(source.paths[0]) == "svmlight":
+        lowest, highest = int(x.indices.min(initial=1)), int(x.indices.max(initial=-1))
+        source, notes = source.with_first_index(lowest, highest)
+    return source.based(Piece(x, None)).x, source.base, notes
 
 
 def _check_arguments(
@@ -187,6 +182,103 @@ def _check_arguments(
         raise InputError(f"dtype is {jnp.dtype(dtype).name}: a floating one such as float32 is needed.")
     for name, given, choices in (
         ("part", part, ("train", "test")), ("format", format or "csv", FORMATS), ("decimal", decimal, (".", ",")),
-        ("impute", impute or "mean", IMPUTE), ("scale", scale or "standardise", SCALES),
+        ("impute", impute or "mean", ("mean", "most_frequent")), ("scale", scale or "standardise", SCALES),
     ):  # fmt: skip
         require_one_of(name, given, choices)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """What is done to the columns of a table before its points are scaled: plain data, which a model file holds."""
+
+    columns: tuple[Column, ...]  # the feature columns, in order
+    dropped: tuple[str | int, ...] = ()  # the columns that are left out, by name or place
+    decimal: str = "."  # the decimal mark of the training file
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Return the names of the feature columns in the file; None if it has no header."""
+        keys = tuple(column.key for column in self.columns)
+        return None if any(isinstance(key, int) for key in keys) else keys  # pyright: ignore[reportReturnType]
+
+    @property
+    def width(self) -> int:
+        """Return the number of columns of the points."""
+        return sum(len(column.names) for column in self.columns)
+
+    def read(
+        self, source: Source, layout: Layout | None, drop: tuple[str, ...] = (), dtype: DTypeLike | None = None
+    ) -> Dataset:
+        """Read new rows as the training file's, whose layout is given, without the columns to `drop`."""
+        like = Layout(self.names, None if layout is None else layout.label)
+        wanted = dataclasses.replace(
+            source.wanted, features=len(self.columns), like=like, drop=drop, absent=self.dropped
+        )
+        return together(dataclasses.replace(source, wanted=wanted, columns=self.columns), dtype)
+
+    def of_frame(self, name: str, frame: Any, layout: Layout | None) -> Dataset:
+        """Read a frame, whose columns are as in the training file."""
+        return self.read(Source((name,), Wanted(optional=True), frame=frame), layout)
+
+
+def learn(source: Source, rows: np.ndarray | None, impute: str | None, one_hot: bool, decimal: str) -> Preparation:
+    """Learn what to do from the training samples of tables.
+
+    Args:
+        source: The tables, held in memory.
+        rows: Indices of the training samples; None: all.
+        impute: "mean" (of text the most frequent) or "most_frequent" in place of missing values; None refuses them.
+        one_hot: Whether columns of text become an indicator for each text; else, and where most rows have a text of
+            their own or most texts are numbers, a column is taken for one of numbers, whose texts are refused.
+        decimal: The decimal mark of the file.
+    """
+    tables, columns = list(source.readers()), []
+    if not tables or not tables[0].chosen.features:
+        raise DataError(f"{source.name}: there is no line below the header, or no column is left to be a feature.")
+    for j, place in enumerate(tables[0].chosen.features):
+        parts = [batch.columns[table.chosen.features[j]] for table in tables for batch in table.batches(None)]
+        key, mark = tables[0].keys[place], tables[0].decimal
+        column = (
+            _categories(key, parts, rows, impute, mark)
+            if one_hot and any(is_text(str(a.type)) for a in parts)
+            else None
+        )
+        if column is None and impute is not None:
+            values = np.concatenate([np.zeros(0), *(floats_of(part, mark) for part in parts)])
+            values = values[slice(None) if rows is None else rows]
+            values, count = np.unique(values[~np.isnan(values)], return_counts=True)
+            if len(values):
+                fill = np.average(values, weights=count) if impute == "mean" else values[count.argmax()]
+                column = Column(key, float(fill))
+        columns.append(Column(key) if column is None else column)
+    return Preparation(tuple(columns), tables[0].chosen.dropped, decimal)
+
+
+def _categories(
+    key: str | int, parts: list[Any], rows: np.ndarray | None, impute: str | None, mark: str | None
+) -> Column | None:
+    """Return a column of categories; None if its texts are names, or numbers more than half."""
+    texts = texts_of(parts)
+    codes, count = np.unique(texts.codes if rows is None else texts.codes[rows], return_counts=True)
+    often = {texts.values[code]: many for code, many in zip(codes.tolist(), count.tolist(), strict=True)}
+    often = {text: often[text] for text in sorted(often) if not is_missing(text)}
+    numbers = [text for text in often if mark is not None and as_number(text, mark) is not None]
+    quantities = len(numbers) > 20 and sum(often[text] for text in numbers) > sum(often.values()) / 2
+    if not 0 < len(often) <= max(2, count.sum() / 2) or len(numbers) == len(often) or quantities:
+        return None
+    return Column(key, None if impute is None else max(often, key=often.__getitem__), tuple(often))
+
+
+def from_json(described: Any) -> Preparation:
+    """Rebuild a preparation from its fields in JSON's types.
+
+    Raises:
+        InputError: If it is no sound description.
+    """
+    columns = []
+    for column in described["columns"]:
+        fill, texts = column["fill"], column["categories"]
+        sound = fill is None or (isinstance(fill, str) if texts else bool(np.isfinite(fill)))
+        require(sound, f"{fill!r} is no value to fill in in column {column['key']!r}.")
+        columns.append(Column(column["key"], fill, texts and tuple(map(str, texts))))
+    return Preparation(tuple(columns), tuple(described["dropped"]), described["decimal"])

@@ -4,8 +4,8 @@ Columns of the other files are put in the order of the first by name, or refused
 """
 
 import dataclasses
+import functools
 import glob
-import io
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -14,109 +14,105 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.datasets.labels import Texts, of_texts, rounded
-from jaxsvm.datasets.layout import NAMED, Faults, Layout, Piece, Wanted, choose
-from jaxsvm.datasets.tables import Delimited, Typed
-from jaxsvm.datasets.text import Svmlight, compression_of, opened, told
+from jaxsvm.datasets.layout import NAMED, UNSEEN, Columns, Faults, Layout, Piece, Reader, Wanted, choose
+from jaxsvm.datasets.tables import Column, Table, delimited, typed
+from jaxsvm.datasets.text import opened, svmlight, told
 from jaxsvm.errors import DataError, InputError, require_package
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.points.rows import is_sparse
 from jaxsvm.runtime.arrays import MAX_INT32
 
-
-class Arrays:
-    """Arrays of the training or the test part of an npz file, points dense or CSR; or the rows of an npy file."""
-
-    notes = ()
-
-    def __init__(self, name: str, kind: str, wanted: Wanted) -> None:
-        """Read the arrays; refuse missing keys, shapes that do not agree, and damaged files."""
-        self.name = name
-        with told(name):
-            x, y = self._of_rows(wanted) if kind == "npy" else self._of_archive(wanted)
-            self.y = np.char.decode(y, "utf-8") if y is not None and y.dtype.kind == "S" else y
-        fit = x.ndim == 2 and x.shape[1] and x.dtype.kind in "biuf"
-        if not fit or (y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in "biufUS")):
-            issue = "" if y is None else f" and {self._key_y} is {y.dtype} of shape {y.shape}"
-            found = f"{self._key_x} is {x.dtype} of shape {x.shape}{issue}"
-            raise DataError(f"{name}: {found}; numbers (n, d), d >= 1, and numbers or strings (n,) are needed.")
-        self.x, self.features = x, range(x.shape[1])
-
-    def _of_rows(self, wanted: Wanted) -> tuple[Any, Any]:
-        """Return the columns of an array of rows."""
-        rows = np.load(self.name, mmap_mode="r", allow_pickle=False)
-        if rows.ndim != 2:
-            raise DataError(f"{self.name}: has shape {rows.shape}; rows of features and a label are needed.")
-        self._key_x = self._key_y = "the array"
-        features, label, _, self.layout, self.notes = choose(self.name, list(range(rows.shape[1])), wanted)
-        return (rows[:, features] if label is not None else rows), None if label is None else rows[:, label]
-
-    def _of_archive(self, wanted: Wanted) -> tuple[Any, Any]:
-        """Return the arrays of an archive."""
-        train, label, known = wanted.part == "train", wanted.label, wanted.like.label
-        if isinstance(label, int) and label is not False:
-            raise InputError(f"label is {label}: in an npz file it is a key, such as 'y'.")
-        with opened(self.name) as file:
-            content = io.BytesIO(file.read()) if compression_of(self.name) else self.name
-        with np.load(content, allow_pickle=False) as stored:
-            if label is None and train and isinstance(known, str) and known in stored.files:
-                label = known  # a key that was asked for in training
-                self.notes = (f"labels are in column {label!r}, as in {wanted.whose}",)
-            self._key_x, key = ("X", "y") if train else ("Xt", "yt")
-            self._key_y = key = label if isinstance(label, str) else key
-            self.layout, y = Layout(label=label if isinstance(label, str) else None), None
-            if label is not False and (key in stored.files or not wanted.optional):
-                if key not in stored.files:
-                    keys = ", ".join(stored.files)
-                    raise DataError(
-                        f"{self.name}: has no labels {key!r}; its keys are {keys}: name one (label=, --label)."
-                    )
-                y = stored[key]
-            if self._key_x in stored.files:
-                return stored[self._key_x], y
-            fields = [f"{self._key_x}_{part}" for part in ("data", "indices", "indptr", "shape")]
-            if not {*fields} <= {*stored.files}:
-                needed = f"{self._key_x}, or {', '.join(fields)}"
-                raise DataError(f"{self.name}: has no points: {needed} are needed, as in np.savez(file, X=x, y=y).")
-            data, indices, indptr, (n, d) = (stored[field] for field in fields)
-        if d > MAX_INT32 or {indices.dtype.kind, indptr.dtype.kind} - set("iu"):
-            raise ValueError(f"indices are {indices.dtype} of {d} columns: integers below 2**31 are needed")
-        x = require_package("scipy.sparse", "reading sparse npz files").csr_array((data, indices, indptr), shape=(n, d))
-        x.check_format(full_check=True)
-        return x, y
-
-    def pieces(self, step: int | None = None) -> Iterator[Piece]:
-        """Yield all rows, `step` a piece; None: all at once."""
-        n = self.x.shape[0]
-        for begin in range(0, n, step or max(n, 1)):
-            yield self._piece(begin, min(begin + (step or n), n))
-
-    def _piece(self, begin: int, end: int) -> Piece:
-        raw, y, faults = self.x[begin:end], None if self.y is None else np.asarray(self.y[begin:end]), Faults()
-        entries = raw.data if is_sparse(raw) else np.asarray(raw)
-        with np.errstate(over="ignore"):
-            wide = np.result_type(entries.dtype, np.float32)
-            values = entries.astype(np.float64 if wide.itemsize > 8 else wide)
-        x, wrong = values, ~np.isfinite(values) | rounded(entries)
-        if is_sparse(raw):
-            x, wrong = (type(raw)((part, raw.indices, raw.indptr), shape=raw.shape, copy=True) for part in (x, wrong))
-            x.sum_duplicates()
-        for row, column in zip(*(at.tolist() for at in wrong.nonzero()), strict=True):
-            said = f"column {column} of {self._key_x} is {raw[row, column]}"
-            faults.setdefault(row, lambda _, said=said: f"{said}; a finite number that float64 holds is needed")
-        if y is not None:
-            texts, codes = np.unique(y, return_inverse=True) if y.dtype.kind == "U" else (y, None)
-            faults.of_labels(y if codes is None else Texts(texts.tolist(), codes), f"the label ({self._key_y})")
-        return faults.piece(x, y, lambda row: f"{self.name}, row {begin + row} (from 0)")
-
-
 FORMATS = {
-    "svmlight": (".svm", ".svmlight", ".libsvm", ".txt"), "csv": (".csv", ".tsv"), "npz": (".npz",), "npy": (".npy",),
-    "parquet": (".parquet", ".pq"), "feather": (".feather", ".arrow", ".ipc"),
+    "csv": (".csv", ".tsv"), "npz": (".npz",), "npy": (".npy",), "parquet": (".parquet", ".pq"),
+    "feather": (".feather", ".arrow", ".ipc"), "svmlight": (),
 }  # fmt: skip
+"""Formats by the ends of files' names; svmlight has any other."""
 TABLES = ("csv", "parquet", "feather", "frame")
 """Formats whose columns may hold text, lack values, and be left out."""
-SVMLIGHT = rb"[^\s:,;]+([ \t]+[0-9]+:[ \t]*[^\s:,;]+)+"
-"""A line of svmlight, to recognise LIBSVM's own files: `a9a`, `a9a.t` or `mnist.scale`."""
+
+
+def arrays(name: str, kind: str, wanted: Wanted) -> Reader:
+    """Open an npz file, for the arrays of its training or test part, or the rows of an npy file."""
+    with told(name):
+        x, y, chosen, titles = (_of_rows if kind == "npy" else _of_archive)(name, wanted)
+        y = np.char.decode(y, "utf-8") if y is not None and y.dtype.kind == "S" else y
+    fit = x.ndim == 2 and x.shape[1] and x.dtype.kind in "biuf"
+    if not fit or (y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in "biufU")):
+        found = [
+            f"{title} is {part.dtype} of shape {part.shape}"
+            for title, part in zip(titles, (x, y), strict=True)
+            if part is not None
+        ]
+        raise DataError(
+            f"{name}: {' and '.join(found)}; numbers (n, d), d >= 1, and numbers or strings (n,) are needed."
+        )
+
+    def pieces(step: int | None) -> Iterator[Piece]:
+        n = x.shape[0]
+        for first in range(0, n, step or max(n, 1)):
+            last = min(first + (step or n), n)
+            yield _piece(x[first:last], None if y is None else np.asarray(y[first:last]), titles, f"{name}, row", first)
+
+    return Reader(name, chosen, pieces)
+
+
+def _of_rows(name: str, wanted: Wanted) -> tuple[Any, Any, Columns, tuple[str, str]]:
+    """Return features and labels of an array of rows, which columns they are, and what they are called."""
+    rows = np.load(name, mmap_mode="r", allow_pickle=False)
+    if rows.ndim != 2:
+        raise DataError(f"{name}: has shape {rows.shape}; rows of features and a label are needed.")
+    chosen = choose(name, list(range(rows.shape[1])), wanted)
+    x, y = (rows, None) if chosen.label is None else (rows[:, chosen.features], rows[:, chosen.label])
+    return x, y, chosen, ("the array", "the array")
+
+
+def _of_archive(name: str, wanted: Wanted) -> tuple[Any, Any, Columns, tuple[str, str]]:
+    """Return the arrays of an archive, points dense or CSR, and their keys."""
+    label, known, y, notes = wanted.label, wanted.like.label, None, ()
+    points, key = ("X", "y") if wanted.part == "train" else ("Xt", "yt")
+    with np.load(name, allow_pickle=False) as stored:
+        if label is None and wanted.part == "train" and isinstance(known, str) and known in stored.files:
+            label, notes = known, (f"labels are in column {known!r}, as in {wanted.whose}",)
+        key = key if label is None or label is False else label
+        if label is not False and (key in stored.files or not wanted.optional):
+            if key not in stored.files:
+                keys = ", ".join(stored.files)
+                raise DataError(f"{name}: has no labels {key!r}; its keys are {keys}: name one (label=, --label).")
+            y = stored[key]
+        if points in stored.files:
+            x = stored[points]
+        else:
+            fields = [f"{points}_{part}" for part in ("data", "indices", "indptr", "shape")]
+            if not {*fields} <= {*stored.files}:
+                needed = f"{points}, or {', '.join(fields)}"
+                raise DataError(f"{name}: has no points: {needed} are needed, as in np.savez(file, X=x, y=y).")
+            data, indices, indptr, (n, d) = (stored[field] for field in fields)
+            if d > MAX_INT32 or {indices.dtype.kind, indptr.dtype.kind} - set("iu"):
+                raise ValueError(f"indices are {indices.dtype} of {d} columns: integers below 2**31 are needed")
+            sparse = require_package("scipy.sparse", "reading sparse npz files")
+            x = sparse.csr_array((data, indices, indptr), shape=(n, d))
+            x.check_format(full_check=True)
+    features = list(range(x.shape[-1])) if x.ndim == 2 else []
+    return x, y, Columns(features, None, (), Layout(label=label or None), notes), (points, key)
+
+
+def _piece(raw: Any, y: np.ndarray | None, titles: tuple[str, str], where: str, first: int) -> Piece:
+    """Return some rows of arrays, without those that hold what is no number or label."""
+    entries, faults = raw.data if is_sparse(raw) else np.asarray(raw), Faults()
+    with np.errstate(over="ignore"):
+        wide = np.result_type(entries.dtype, np.float32)
+        x = entries.astype(np.float64 if wide.itemsize > 8 else wide)
+    wrong = ~np.isfinite(x) | rounded(entries)
+    if is_sparse(raw):
+        x, wrong = (type(raw)((part, raw.indices, raw.indptr), shape=raw.shape, copy=True) for part in (x, wrong))
+        x.sum_duplicates()
+    for row, column in zip(*(at.tolist() for at in wrong.nonzero()), strict=True):
+        said = f"column {column} of {titles[0]} is {raw[row, column]}; a finite number that float64 holds is needed"
+        faults.setdefault(row, lambda _, said=said: said)
+    if y is not None:
+        texts, codes = np.unique(y, return_inverse=True) if y.dtype.kind == "U" else (y, None)
+        faults.of_labels(y if codes is None else Texts(texts.tolist(), codes), f"the label ({titles[1]})")
+    return faults.piece(x, y, lambda rows: [f"{where} {first + row} (from 0)" for row in rows])
 
 
 def files_of(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -141,29 +137,14 @@ def files_of(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
 
 
 def kind_of(name: str, format: str | None = None) -> str:  # noqa: A002
-    """Return the format by the end of a file's name, or else by the first line of svmlight; refuse what is no file."""
-    if not os.path.exists(name) and name != "-":
+    """Return the format by the end of a file's name; refuse what is no file."""
+    if not os.path.exists(name):
         raise DataError(f"{name}: there is no such file{', and none that fits' if '*' in name else ''}.")
     if not os.path.isfile(name):
         what = "a directory" if os.path.isdir(name) else "a pipe or a device, and files are read more than once"
         raise DataError(f"{name}: this is {what}; name a file.")
-    if format is not None:
-        return format
-    suffix = os.path.splitext(name.lower().removesuffix(compression_of(name)))[1]
-    for kind, suffixes in FORMATS.items():
-        if suffix in suffixes:
-            return kind
-    with opened(name) as file:
-        lines = (line.split(b"#")[0] for line in file)
-        first = next((line for line in lines if line.strip()), b"").strip()
-    if re.fullmatch(SVMLIGHT, first):
-        return "svmlight"
-    known = ", ".join(suffix for suffixes in FORMATS.values() for suffix in suffixes)
-    raise DataError(
-        f"{name}: the format of {suffix!r} files is not known, and its first line is not svmlight's; known are "
-        f"{known}, also with .gz or .bz2. Rename it if it is one of them (a table of text is .csv), unpack it (.zip, "
-        '.xz), save it as one (a spreadsheet as CSV), or say what it is: load(path, format="csv").'
-    )
+    end = os.path.splitext(re.sub(r"\.(gz|bz2)$", "", name.lower()))[1]
+    return format or next((kind for kind, ends in FORMATS.items() if end in ends), "svmlight")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +155,9 @@ class Source:
     wanted: Wanted = Wanted()  # what is asked of them
     format: str | None = None  # of files whose names do not tell
     frame: Any = None  # the frame, in place of files
+    columns: tuple[Column, ...] | None = None  # what is done to the features of tables; None: nothing
+    tables: tuple[Table, ...] | None = None  # what was read before; None: the files are read
+    base: int | None = None  # the first index of svmlight files, once it is known
 
     @property
     def name(self) -> str:
@@ -190,72 +174,89 @@ class Source:
             self.kind(path)
         return [[(of := os.stat(path)).st_size, of.st_mtime_ns] for path in self.paths]
 
+    def held(self) -> "Source":
+        """Return the source with its tables as they are written, in memory."""
+        tables = [(table, list(table.batches(None))) for table in self.readers()]
+        held = (dataclasses.replace(table, batches=lambda _, rows=rows: rows) for table, rows in tables)
+        return dataclasses.replace(self, tables=tuple(held))
+
     def readers(self) -> Iterator[Any]:
         """Yield the reader of each file that has rows; refuse other columns than those of the first."""
+        if self.tables is not None:
+            yield from (dataclasses.replace(table, columns=self.columns) for table in self.tables)
+            return
         wanted, first = self.wanted, ""
         for path in self.paths:
             kind = self.kind(path)
             if kind != "frame" and _is_blank(path):
                 continue
+            if (kind == "svmlight") != (self.kind(self.paths[0]) == "svmlight"):
+                raise DataError(
+                    f"{path}: this is {kind}, and {self.paths[0]} is {self.kind(self.paths[0])}: join alike."
+                )
             if kind == "svmlight":
-                yield Svmlight(path, wanted.label is not False, 1 - bool(wanted.zero_based))
+                rows = functools.partial(svmlight, path, self.wanted.label is not False)
+                yield Reader(path, Columns([], None, (), Layout(), ()), rows)
                 continue
-            reader = (
-                Delimited(path, wanted)
-                if kind == "csv"
-                else Typed(path, kind, wanted, self.frame)
-                if kind in TABLES
-                else Arrays(path, kind, wanted)
-            )
-            width = len(reader.features)
+            if kind in TABLES:
+                table = delimited(path, wanted) if kind == "csv" else typed(path, kind, wanted, self.frame)
+                reader = dataclasses.replace(table, columns=self.columns)
+            else:
+                reader = arrays(path, kind, wanted)
+            width = len(reader.chosen.features)
             if wanted.features not in (None, width):
                 given = f"{first} has {wanted.features}" if first else f"features={wanted.features} was given"
                 raise DataError(f"{path}: has {width} feature columns; {given}.")
             if not first:
                 wanted, first = dataclasses.replace(wanted, features=width), path
                 if wanted.like == Layout():
-                    wanted = dataclasses.replace(wanted, like=reader.layout, whose=path)
+                    wanted = dataclasses.replace(wanted, like=reader.chosen.layout, whose=path)
             yield reader
 
-    def step(self, reader: Any) -> int:
-        """Return the number of rows of a piece."""
-        return max(1, MEASURED.bytes_per_block // (8 * max(len(reader.features), 1)))
-
     def pieces(self) -> Iterator[Piece]:
-        """Yield all rows, once d and the first index are known; refuse a file that holds something else."""
+        """Yield all rows, some at a time; svmlight's once d and the first index are known (`with_first_index`)."""
         for reader in self.readers():
-            for piece in reader.pieces(self.step(reader)):
-                known = reader.layout.index_base is None
-                yield (
-                    piece
-                    if known
-                    else piece._replace(x=based(reader.name, piece.x, reader.layout.index_base, self.wanted.features))
-                )
+            rows = max(1, MEASURED.bytes_per_block // (8 * max(len(reader.chosen.features), 1)))
+            yield from map(self.based, reader.pieces(rows))
 
+    def based(self, piece: Piece) -> Piece:
+        """Return points of svmlight with d columns from the first index on, once it is known; others as they are."""
+        d = self.wanted.features or 0
+        if self.base is None:
+            return piece
+        of = (piece.x.data, (piece.x.indices - self.base).astype(np.int32), piece.x.indptr.astype(np.int32))
+        x = type(piece.x)(of, shape=(piece.x.shape[0], max(piece.x.shape[1], d)))
+        x.resize((x.shape[0], d))
+        x.eliminate_zeros()
+        return piece._replace(x=x)
 
-NO_FEATURE = "no line has a feature; svmlight lines look like '+1 3:0.5 7:1'"
-
-
-def based(name: str, x: Any, base: int, d: int | None) -> Any:
-    """Return points of svmlight, CSR, whose first column is the first index; refuse others than d features."""
-    found = _features(name, int(x.indices.min(initial=base)), int(x.indices.max(initial=-1)), base, d)
-    indices, indptr = (x.indices - base).astype(np.int32), x.indptr.astype(np.int32)
-    x = type(x)((x.data, indices, indptr), shape=(x.shape[0], found))
-    x.eliminate_zeros()
-    return x
-
-
-def _features(name: str, lowest: int, highest: int, base: int, d: int | None) -> int:
-    """Return d, or the number of features up to the highest index; refuse indices that do not fit."""
-    if lowest < base:
-        raise DataError(
-            f"{name}: its indices count from 0 (the index 0 occurs); they were said to count from 1, or taken to do "
-            "so in training: say zero_based=True (--index-base 0), in training too if those do."
-        )
-    if d is not None and highest - base >= d:
-        counted = "" if base else ", and indices count from 0"
-        raise DataError(f"{name}: the feature index is {highest}{counted}, and features={d} was given.")
-    return max(highest + 1 - base, 0) if d is None else d
+    def with_first_index(self, lowest: int, highest: int) -> tuple["Source", tuple[str, ...]]:
+        """Return svmlight files with d and the first index, of which the indices that occur tell, and notes."""
+        wanted, name, notes = self.wanted, self.name, ()
+        training, d, base = wanted.like.index_base, wanted.features, min(lowest, 1)
+        if wanted.zero_based is not None:
+            base = int(not wanted.zero_based)
+        elif training is not None:
+            base = training
+            if base < lowest and base == 0:
+                known = "indices are taken to count from 0, as in the training file, though no index is 0 here"
+                notes = (f"{known} (--index-base 1 else)",)
+        if lowest < base:
+            raise DataError(
+                f"{name}: its indices count from 0 (the index 0 occurs); they were said to count from 1, or taken to "
+                "do so in training: say zero_based=True (--index-base 0), in training too if those do."
+            )
+        found = highest + 1 - base
+        if d is None and found <= 0:
+            raise DataError(f"{name}: no line has a feature; svmlight lines look like '+1 3:0.5 7:1'.")
+        if d is not None and found > d:
+            if wanted.like == Layout() or notes:
+                counted = "" if base else ", and indices count from 0"
+                raise DataError(f"{name}: the feature index is {highest}{counted}, and features={d} was given.")
+            seen = f"the {found - d} features above {d - 1 + base}, {UNSEEN}, are left out"
+            notes = (seen,)
+        wanted = dataclasses.replace(wanted, features=found if d is None else d)
+        return dataclasses.replace(self, wanted=wanted, base=base), notes
 
 
 def _is_blank(name: str) -> bool:
@@ -280,37 +281,33 @@ def scan(source: Source, damaged: str = "stop", labelled: bool = True) -> Scan:
 
     With `labelled`, labels are classes, which are collected.
     """
-    rows, bad, messages, wanted, d, least = 0, 0, [], source.wanted, 0, 1
+    rows, bad, messages, d, lowest, highest = 0, 0, [], 0, 1, -1
     texts: set[str] = set()
     values: set[Any] = set()
-    for reader in source.readers():
-        for piece in reader.pieces(source.step(reader)):
-            bad, messages = counted(piece, damaged, bad, messages)
-            rows, d = rows + piece.x.shape[0], max(d, piece.x.shape[1])
-            if labelled:
-                (texts if isinstance(piece.label, Texts) else values).update(different(piece.label)[0])
-            if isinstance(reader, Svmlight):
-                least = min(least, int(piece.x.indices.min(initial=1)))
+    for piece in source.pieces():
+        bad, messages = counted(piece, damaged, bad, messages)
+        rows, d = rows + piece.x.shape[0], max(d, piece.x.shape[1])
+        if labelled:
+            (texts if isinstance(piece.label, Texts) else values).update(different(piece.label)[0])
+        if is_sparse(piece.x):
+            lowest = min(lowest, int(piece.x.indices.min(initial=1)))
+            highest = max(highest, int(piece.x.indices.max(initial=-1)))
     if not rows:
         raise DataError(f"{messages[0] if messages else source.name}: no line is a sample.")
     labels = {*of_texts(source.name, sorted(texts)).tolist(), *values}
     if len({isinstance(label, str) for label in labels}) > 1:
         raise DataError(f"{source.name}: labels are text in some files and numbers in others: write all of them alike.")
+    found = dataclasses.replace(source, wanted=dataclasses.replace(source.wanted, features=d))
     if source.kind(source.paths[0]) == "svmlight":
-        zero_based = least == 0 if wanted.zero_based is None else wanted.zero_based
-        d = _features(source.name, least, d - 1, 1 - zero_based, wanted.features)
-        wanted = dataclasses.replace(wanted, zero_based=zero_based)
-    if not 0 < d <= MAX_INT32:
-        raise DataError(f"{messages[0] if messages else f'{source.name}: {NO_FEATURE}'}.")
-    found = dataclasses.replace(source, wanted=dataclasses.replace(wanted, features=d))
+        found, _ = source.with_first_index(lowest, highest)
     return Scan(found, rows, bad, messages, sorted(labels))
 
 
 def counted(piece: Piece, how: str, bad: int, messages: list[str]) -> tuple[int, list[str]]:
     """Add a piece's damaged lines to their number and to the messages about the first, or refuse the first."""
     if piece.damaged and how == "stop":
-        raise DataError(f"{piece.messages[0]}. Mend it, or skip such lines (damaged='skip').")
-    return bad + piece.damaged, [*messages, *piece.messages][:NAMED]
+        raise DataError(f"{piece.messages()[0]}. Mend it, or skip such lines (damaged='skip').")
+    return bad + piece.damaged, [*messages, *(piece.messages() if len(messages) < NAMED else ())][:NAMED]
 
 
 def different(label: Any) -> tuple[list[Any], np.ndarray]:

@@ -13,14 +13,14 @@ import json
 import math
 import os
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.datasets.layout import Layout
-from jaxsvm.datasets.preparation import from_json
+from jaxsvm.datasets.reading import Preparation, from_json
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import DataError, InputError, require, require_finite
 from jaxsvm.gram.basis import Basis, FourierBasis, KernelBasis, NystroemBasis
@@ -30,9 +30,6 @@ from jaxsvm.points.rows import CSR
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import checked, has_values, in_a_line
 from jaxsvm.runtime.files import write_whole
-
-if TYPE_CHECKING:
-    from jaxsvm.datasets.preparation import Preparation
 
 FORMAT = "jaxsvm-model-5"
 BASES = {"kernel": KernelBasis, "nystroem": NystroemBasis, "fourier": FourierBasis}

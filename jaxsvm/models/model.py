@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 from jaxsvm.datasets.labels import array_of
-from jaxsvm.datasets.layout import Layout, Wanted, choose
+from jaxsvm.datasets.layout import UNSEEN, Layout, Wanted, choose
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete, require_part, warn
 from jaxsvm.gram import measured as gram
@@ -153,10 +153,11 @@ def _in_order(model: Model, x_new: Any) -> Any:
     if model.layout is None or names is None or not all(isinstance(name, str) for name in names):
         return x_new
     if preparation is not None and (model.columns == preparation.names or set(names) != set(model.columns or ())):
-        x_new, notes = preparation.of_frame("x_new", x_new, model.layout)
-        for note in notes:
-            warn(f"x_new: {note}.")
-        return x_new
+        data = preparation.of_frame("x_new", x_new, model.layout)
+        for note in data.notes:
+            if UNSEEN in note:
+                warn(f"x_new: {note}.")
+        return data.x
     if model.columns is None:
         return x_new
     order = choose("x_new", list(names), Wanted(label=False, like=model.layout)).features
