@@ -42,9 +42,9 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_605,
+    "cli": 1_597,
     "coresets": 2_389,
-    "datasets": 1_927,
+    "datasets": 1_803,
     "derivatives": 450,
     "designs": 2_109,
     "estimators": 2_716,
@@ -53,7 +53,7 @@ LINES = {
     "kernels": 927,
     "loop": 2_506,
     "model_selection": 1_011,
-    "models": 1_732,
+    "models": 1_730,
     "numerics": 1_475,
     "path": 2_157,
     "plots": 437,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_655,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1309, 192
+OWN_IMPORTS, FILES = 1304, 191
 """Lines that import from this library, and files."""
 
 

@@ -50,6 +50,7 @@ class Column:
 
     @property
     def names(self) -> list[str]:
+        """Return the names of its columns of points."""
         return [str(self.key)] if self.categories is None else [f"{self.key}={text}" for text in self.categories]
 
 
