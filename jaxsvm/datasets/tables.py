@@ -210,19 +210,13 @@ def delimited(name: str, wanted: Wanted) -> Table:
     if any("\ufffd" in str(key) for key in keys):
         raise DataError(f"{name}, line {lines[0][0]}: no UTF-8 text; save the file as UTF-8 (iconv -t UTF-8).")
     chosen = choose(name, keys, wanted, notes)
-    used = {str(place) for place in (*chosen.features, chosen.label)}
+    used = [place in (*chosen.features, chosen.label) for place in range(len(keys))]
     skip = lines[0][0] - (not named)
-    return Table(
-        name,
-        keys,
-        chosen,
-        wanted.decimal,
-        lambda _: _batches(name, separator, skip, list(map(str, range(len(keys)))), used),
-    )
+    return Table(name, keys, chosen, wanted.decimal, lambda _: _batches(name, separator, skip, used))
 
 
-def _batches(name: str, separator: str, skip: int, names: list[str], used: set[str]) -> Iterator[Batch]:
-    """Yield the lines of a CSV file behind the first `skip`."""
+def _batches(name: str, separator: str, skip: int, used: list[bool]) -> Iterator[Batch]:
+    """Yield the lines of a CSV file behind the first `skip`; of columns that are not used any bytes."""
     arrow, reader = (require_package(f"pyarrow{end}", "reading CSV files") for end in ("", ".csv"))
     bad, line = [], skip + 1  # what pyarrow leaves out, and the number of the next line; empty ones are not counted
 
@@ -233,11 +227,11 @@ def _batches(name: str, separator: str, skip: int, names: list[str], used: set[s
             places = dict(zip(range(1, last + 1), written, strict=False))
         return [f"{name}, line {places[number]}" for number in numbers]
 
-    types = {place: arrow.string() if place in used else arrow.binary() for place in names}  # of others any bytes
+    types = {str(place): arrow.string() if of_use else arrow.binary() for place, of_use in enumerate(used)}
     with told(name):
         batches = reader.open_csv(
             arrow.input_stream(name),
-            reader.ReadOptions(column_names=names, use_threads=False, block_size=BYTES_PER_PIECE, skip_rows=skip),
+            reader.ReadOptions(column_names=list(types), use_threads=False, block_size=BYTES_PER_PIECE, skip_rows=skip),
             reader.ParseOptions(
                 delimiter=separator, invalid_row_handler=lambda row: bad.append(row) or "skip"
             ),
@@ -251,7 +245,7 @@ def _batches(name: str, separator: str, skip: int, names: list[str], used: set[s
             bad_here = [row for row in found if row.number < line and row.text.strip()]
             yield _with_lines(Batch(batch.columns, numbers, where, bad_here))
         if bad := [row for row in bad if row.text.strip()]:
-            yield _with_lines(Batch([arrow.array([], types[place]) for place in names], np.zeros(0, int), where, bad))
+            yield _with_lines(Batch([arrow.array([], kind) for kind in types.values()], np.zeros(0, int), where, bad))
 
 
 def _with_lines(batch: Batch) -> Batch:
