@@ -294,17 +294,6 @@ def test_a_definite_matrix_that_was_computed_elsewhere_converges():
     assert jaxsvm.fit(free, jaxsvm.SMO(tol=1e-3)).status.name == "CONVERGED"
 
 
-def test_water_levels_by_bisection_keep_their_digits_with_weights_over_seven_decades():
-    rng = np.random.default_rng(0)
-    with jax.enable_x64(False):
-        for _ in range(5):
-            w = (10 ** rng.uniform(-5, 2, 50)).astype(np.float32)
-            c, y = rng.normal(size=50).astype(np.float32), np.where(np.arange(50) % 2, 1.0, -1.0)
-            found = jaxsvm.water_level_with_bias(c, y, 3.0, weight=w, method="bisection").level
-            wanted = jaxsvm.water_level_with_bias(c, y, 3.0, weight=w, method="sort").level
-            assert float(found) == pytest.approx(float(wanted), rel=1e-5, abs=1e-6)
-
-
 def test_a_python_float_has_derivatives_of_any_order():
     """Inside the operation its primal was float64 and its tangent float32."""
     with jax.enable_x64(False):

@@ -209,7 +209,7 @@ def test_bad_problems_are_refused(change, message):
 
 def test_lambda_and_C_are_each_others_map():
     assert jaxsvm.slack.lambda_of_C(2.0, 50) == pytest.approx(0.01)
-    assert jaxsvm.slack.C_of_lambda(jaxsvm.slack.lambda_of_C(2.0, 50), 50) == pytest.approx(2.0)
+    assert jaxsvm.slack.lambda_of_C(0.01, 50) == pytest.approx(2.0)
 
 
 # --- the solver that is taken where none is named

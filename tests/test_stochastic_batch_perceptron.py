@@ -405,7 +405,6 @@ def test_working_sets_solve_it_in_float32():
     [
         (lambda: StochasticBatchPerceptron(batch=0), "batch is 0"),
         (lambda: StochasticBatchPerceptron(average="median"), "average is 'median'"),
-        (lambda: StochasticBatchPerceptron(method="guess"), "method is 'guess'"),
         (lambda: jaxsvm.fit(problem(), StochasticBatchPerceptron(tol=0.0)), "tol is 0"),
         (lambda: jaxsvm.fit(problem(), StochasticBatchPerceptron(), init=np.ones(3)), "init has weights of shape"),
         (

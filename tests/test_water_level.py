@@ -11,11 +11,9 @@ import pytest
 
 import jaxsvm
 from jaxsvm import water_level, water_level_with_bias
-from jaxsvm.problems.water_level import BIAS_METHODS, METHODS
 
 N = 12
-every_method = pytest.mark.parametrize("method", METHODS)
-every_bias_method = pytest.mark.parametrize("method", BIAS_METHODS)
+both = pytest.mark.parametrize("bias", [False, True])
 
 
 class Floors(NamedTuple):
@@ -49,19 +47,17 @@ def floors(weighted=False, count=200):
 
 
 @functools.cache
-def compiled(method, bias=False):
+def compiled(bias):
     """Lanes of `(c, y, volume, weight)`."""
 
     def one(c, y, volume, weight):
-        if bias:
-            return water_level_with_bias(c, y, volume, weight=weight, method=method)
-        return water_level(c, volume, weight=weight, method=method)
+        return water_level_with_bias(c, y, volume, weight=weight) if bias else water_level(c, volume, weight=weight)
 
     return jax.jit(jax.vmap(one))
 
 
-def found(method, floors, bias=False):
-    return jax.tree.map(np.asarray, compiled(method, bias)(floors.c, floors.y, floors.volume, floors.w))
+def found(floors, bias=False):
+    return jax.tree.map(np.asarray, compiled(bias)(floors.c, floors.y, floors.volume, floors.w))
 
 
 def relative(a, b):
@@ -88,65 +84,55 @@ def assert_valid(water, floors, bias=False):
 # --- the level
 
 
-@every_method
+@both
 @pytest.mark.parametrize("weighted", [False, True])
-def test_1_2_3_level_is_that_of_the_linear_programme(method, weighted):
+def test_1_2_3_level_is_that_of_the_linear_programme(weighted, bias):
     here = floors(weighted)
-    water = found(method, here)
-    assert relative(water.level, here.level).max() <= 1e-9
-    assert (water.bias == 0).all()
-    assert_valid(water, here)
+    water = found(here, bias)
+    assert relative(water.level, here.level_with_bias if bias else here.level).max() <= 1e-9
+    assert_valid(water, here, bias)
+    shifted = here._replace(c=here.c + here.y * water.bias[:, None])  # the same level at c + y b
+    assert relative(found(shifted).level, water.level).max() <= 1e-10
 
 
-@every_method
-def test_heavy_samples_do_not_swallow_the_slack_of_light_ones(method):
+def test_heavy_samples_do_not_swallow_the_slack_of_light_ones():
     here = floors()
     w = np.where(np.random.default_rng(1).random(here.c.shape) < 0.5, 1.0, 1e20)
-    water = found(method, here._replace(w=w, volume=np.zeros(len(w))))
+    water = found(here._replace(w=w, volume=np.zeros(len(w))))
     assert relative(water.level, here.c.min(axis=1)).max() <= 1e-12
 
 
-@every_method
-def test_1_golden_values_and_one_sample(method):
-    level = jax.jit(functools.partial(water_level, method=method))
-    golden = level(jnp.array([3.0, 1.0, 2.0]), 1.5)
+def test_1_golden_values_and_one_sample():
+    golden = water_level(jnp.array([3.0, 1.0, 2.0]), 1.5)
     assert float(golden.level) == pytest.approx(2.25, rel=1e-15)
     np.testing.assert_allclose(golden.p, [0, 0.5, 0.5], atol=1e-15)
     for volume in (0.0, 1e-9, 2.0, 1e9):
-        one = level(jnp.array([-0.5]), volume)
+        one = water_level(jnp.array([-0.5]), volume)
         assert float(one.level) == pytest.approx(volume - 0.5, rel=1e-15)
         assert float(one.p[0]) == 1.0
 
 
-@every_bias_method
-@pytest.mark.parametrize("weighted", [False, True])
-def test_1_2_3_level_with_bias_is_that_of_the_linear_programme(method, weighted):
-    here = floors(weighted)
-    water = found(method, here, bias=True)
-    assert relative(water.level, here.level_with_bias).max() <= 1e-9
-    assert_valid(water, here, bias=True)
-    shifted = here._replace(c=here.c + here.y * water.bias[:, None])  # the same level at c + y b
-    assert relative(found("sort", shifted).level, water.level).max() <= 1e-10
+def test_the_derivative_of_a_level_is_its_p():
+    for level in (water_level, lambda c, v: water_level_with_bias(c, np.array([1.0, -1.0, 1.0]), v)):
+        slopes = jax.grad(lambda c, v, level=level: level(c, v).level, (0, 1))(jnp.array([3.0, 1.0, 2.0]), 1.5)
+        water = level(np.array([3.0, 1.0, 2.0]), 1.5)
+        np.testing.assert_allclose(slopes[0], water.p, atol=1e-15)
+        assert float(slopes[1]) == pytest.approx(float(water.p.max()))
 
 
-@every_bias_method
-def test_1_golden_values_with_bias(method):
-    level = jax.jit(functools.partial(water_level_with_bias, method=method))
+def test_1_golden_values_with_bias():
     y, c = jnp.array([1.0, 1.0, -1.0, -1.0]), jnp.array([0.0, 1.0, -1.0, 2.0])
-    for volume, expected, bias in ((1.0, 0.0, -0.5), (2.0, 0.5, 0.0)):
-        water = level(c, y, volume)
+    # No volume: the worst sample of each class.
+    for volume, expected, bias in ((1.0, 0.0, -0.5), (2.0, 0.5, 0.0), (0.0, -0.5, -0.5)):
+        water = water_level_with_bias(c, y, volume)
         assert float(water.level) == pytest.approx(expected, abs=1e-15)
         assert float(water.bias) == pytest.approx(bias, abs=1e-15)
         np.testing.assert_allclose(water.p, [0.5, 0, 0.5, 0], atol=1e-15)
-    # No volume: the worst sample of each class.
-    np.testing.assert_allclose(level(c, y, 0.0).p, [0.5, 0, 0.5, 0], atol=1e-15)
-    assert float(level(c, y, 0.0).level) == -0.5
 
 
-@every_bias_method
-def test_every_method_takes_the_middle_of_the_best_biases(method):
+def test_the_bias_is_the_middle_of_the_best():
     here = floors()
-    water = found(method, here, bias=True)
+    water = found(here, bias=True)
     closed = [truth.level_with_bias_closed(*row)[1] for row in zip(here.c, here.y, here.volume, strict=True)]
     scale = 1 + np.abs(here.c).max(axis=1) + here.volume
     assert (np.abs(water.bias - closed) / scale).max() <= 1e-9
@@ -159,44 +145,42 @@ def attained(c, w, volume):
     return heights[0] + ((np.cumsum(widths * rest) + np.longdouble(volume)) / np.cumsum(widths)).min()
 
 
-@every_bias_method
 @pytest.mark.parametrize("other", [1e20, 1e-20])
-def test_the_bias_is_best_where_weights_lie_far_apart(method, other):
+def test_the_bias_is_best_where_weights_lie_far_apart(other):
     here = floors()
     w = np.where(np.random.default_rng(1).random(here.c.shape) < 0.5, 1.0, other)
     here = here._replace(w=w, volume=here.volume * w.min(axis=1))
-    water, best = found(method, here, bias=True), found("sort", here, bias=True)
+    water = found(here, bias=True)
     for row, (c, y, w, volume) in enumerate(zip(here.c, here.y, here.w, here.volume, strict=True)):
         reached = attained(c + y * water.bias[row], w, volume)
         # Concave in the bias: no step to either side is better.
-        for bias in (best.bias[row], *(water.bias[row] + step for step in (-1e-3, 1e-3, -1.0, 1.0))):
-            assert attained(c + y * bias, w, volume) - reached <= 1e-12 * (1 + abs(reached))
+        for step in (-1e-3, 1e-3, -1.0, 1.0):
+            assert attained(c + y * (water.bias[row] + step), w, volume) - reached <= 1e-12 * (1 + abs(reached))
 
 
-@pytest.mark.parametrize("method", sorted({*METHODS, *BIAS_METHODS}))
-def test_weight_two_is_duplication_and_weight_zero_absence(method):
+@both
+def test_weight_two_is_duplication_and_weight_zero_absence(bias):
     rng = np.random.default_rng(5)
     c, y, volume = rng.normal(size=(20, N)), np.tile([1.0, -1.0], (20, N // 2)), rng.uniform(0, 5, 20)
     w = np.repeat(rng.permuted(np.tile([0.0, 1.0, 2.0], (20, N // 6)), axis=1), 2, axis=1)  # sums to n in both classes
     times = w.astype(int)
     longer = [np.stack([np.repeat(v, t) for v, t in zip(values, times, strict=True)]) for values in (c, y)]
-    for bias in [bias for bias in (False, True) if method in (BIAS_METHODS if bias else METHODS)]:
-        run = compiled(method, bias)
-        weighted, repeated = run(c, y, volume, w), run(*longer, volume, np.ones((20, N)))
-        np.testing.assert_allclose(weighted.level, repeated.level, atol=1e-13)
-        np.testing.assert_allclose(weighted.bias, repeated.bias, atol=1e-12)
-        shares = np.stack([np.repeat(p / t.clip(1), t) for p, t in zip(weighted.p, times, strict=True)])
-        # Where k is not unique p is not either: what it proves is the same.
-        bound = (shares * longer[0]).sum(axis=1) + volume * shares.max(axis=1)
-        np.testing.assert_allclose(bound, repeated.level, atol=1e-12)
+    run = compiled(bias)
+    weighted, repeated = run(c, y, volume, w), run(*longer, volume, np.ones((20, N)))
+    np.testing.assert_allclose(weighted.level, repeated.level, atol=1e-13)
+    np.testing.assert_allclose(weighted.bias, repeated.bias, atol=1e-12)
+    shares = np.stack([np.repeat(p / t.clip(1), t) for p, t in zip(weighted.p, times, strict=True)])
+    # Where k is not unique p is not either: what it proves is the same.
+    bound = (shares * longer[0]).sum(axis=1) + volume * shares.max(axis=1)
+    np.testing.assert_allclose(bound, repeated.level, atol=1e-12)
 
 
 # --- float32 and transformations
 
 
-@pytest.mark.parametrize(("method", "bias"), [(m, False) for m in METHODS] + [(m, True) for m in BIAS_METHODS])
+@both
 @pytest.mark.parametrize("lowest", [0.0, -0.7])
-def test_a_tiny_volume_is_not_lost_in_float32(method, bias, lowest):
+def test_a_tiny_volume_is_not_lost_in_float32(bias, lowest):
     """V = 4e-6 beside responses of the order 1; unshifted sums are 2 % off."""
     rng = np.random.default_rng(3)
     near = np.array([0, 2.0**-20, 2.0**-18, 0.5])  # above the lowest of each class: exact in float32
@@ -204,8 +188,8 @@ def test_a_tiny_volume_is_not_lost_in_float32(method, bias, lowest):
     y = np.where(np.arange(N) % 8 < 4, 1.0, -1.0)[None]
     c32, volume = c.astype(np.float32), np.float32(4e-6)
     exact = Floors(c32.astype(float), y, np.ones((1, N)), np.array([float(volume)]), np.zeros(1), np.zeros(1))
-    wanted = found("sort", exact, bias)
-    water = compiled(method, bias)(c32, y.astype(np.float32), volume[None], np.ones((1, N), np.float32))
+    wanted = found(exact, bias)
+    water = compiled(bias)(c32, y.astype(np.float32), volume[None], np.ones((1, N), np.float32))
     assert water.level.dtype == water.p.dtype == water.bias.dtype == jnp.float32
     # The level itself has a float32's last place; what lies above the lowest is right to more than that where c_min = 0
     error = abs(float(water.level[0]) - float(wanted.level[0]))
@@ -213,52 +197,40 @@ def test_a_tiny_volume_is_not_lost_in_float32(method, bias, lowest):
     np.testing.assert_allclose(water.p, wanted.p, atol=1e-6)
 
 
-@pytest.mark.parametrize(("method", "bias"), [(m, False) for m in METHODS] + [(m, True) for m in BIAS_METHODS])
-def test_lanes_are_single_levels_and_no_weights_are_ones(method, bias):
+@both
+def test_lanes_are_single_levels_and_no_weights_are_ones(bias):
     here = floors()
-    lanes = found(method, here, bias)
-
-    def one(c, y, volume):
-        if bias:
-            return water_level_with_bias(c, y, volume, method=method)
-        return water_level(c, volume, method=method)
-
-    single = jax.jit(one)
+    lanes = found(here, bias)
     for lane in (0, 1, 15, 33):
-        water = single(here.c[lane], here.y[lane], here.volume[lane])
+        c, y, volume = here.c[lane], here.y[lane], here.volume[lane]
+        water = water_level_with_bias(c, y, volume) if bias else water_level(c, volume)
         for name in water._fields:
             np.testing.assert_allclose(getattr(water, name), getattr(lanes, name)[lane], rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [1000, 60_000])
-def test_large_floors_agree_between_the_methods(n):
+def test_large_floors_have_the_levels_of_closed_forms(n):
     rng = np.random.default_rng(7)
     c, y = rng.normal(size=n), np.where(rng.random(n) < 0.3, 1.0, -1.0)
     for volume in (0.0, 1e-3 * n, n, 100.0 * n):
-        wanted = truth.level_by_sorting(c, volume)
-        for method in METHODS:
-            assert float(water_level(c, volume, method=method).level) == pytest.approx(wanted, rel=1e-11, abs=1e-11)
-        closed = truth.level_with_bias_closed(c, y, volume)
-        for method in BIAS_METHODS:
-            water = water_level_with_bias(c, y, volume, method=method)
-            assert float(water.level) == pytest.approx(closed[0], rel=1e-11, abs=1e-11)
-            assert abs(float(y @ np.asarray(water.p))) <= 1e-12
+        wanted, closed = truth.level_by_sorting(c, volume), truth.level_with_bias_closed(c, y, volume)
+        water = water_level_with_bias(c, y, volume)
+        assert float(water_level(c, volume).level) == pytest.approx(wanted, rel=1e-11, abs=1e-11)
+        assert float(water.level) == pytest.approx(closed[0], rel=1e-11, abs=1e-11)
+        assert abs(float(y @ np.asarray(water.p))) <= 1e-12
 
 
-@pytest.mark.parametrize("method", sorted({*METHODS, *BIAS_METHODS}))
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_infinite_responses_stay_dry_in_any_float(method, dtype):
+def test_infinite_responses_stay_dry_in_any_float(dtype):
     """By hand: [0, 1] with 2 of water stand at 1.5; with a bias of -1/2 [0] and [-1] are level, and 1 reaches 0."""
-    for wrap in (lambda function: function, functools.partial(jax.jit, static_argnames="method")):
-        if method in METHODS:
-            water = wrap(water_level)(jnp.asarray([0, np.inf, 1], dtype), 2.0, method=method)
-            assert float(water.level) == 1.5 and water.p.tolist() == [0.5, 0, 0.5] and water.level.dtype == jnp.float32
-        if method in BIAS_METHODS:
-            c, y = jnp.asarray([0, np.inf, -1, 2], dtype), jnp.asarray([1, 1, -1, -1])
-            water = wrap(water_level_with_bias)(c, y, 1.0, method=method)
-            np.testing.assert_allclose([water.level, water.bias], [0, -0.5], atol=1e-6)
-            assert water.p.tolist() == [0.5, 0, 0.5, 0]
+    for wrap in (lambda function: function, jax.jit):
+        water = wrap(water_level)(jnp.asarray([0, np.inf, 1], dtype), 2.0)
+        assert float(water.level) == 1.5 and water.p.tolist() == [0.5, 0, 0.5] and water.level.dtype == jnp.float32
+        c, y = jnp.asarray([0, np.inf, -1, 2], dtype), jnp.asarray([1, 1, -1, -1])
+        water = wrap(water_level_with_bias)(c, y, 1.0)
+        np.testing.assert_allclose([water.level, water.bias], [0, -0.5], atol=1e-6)
+        assert water.p.tolist() == [0.5, 0, 0.5, 0]
 
 
 @pytest.mark.parametrize(
@@ -282,8 +254,6 @@ def test_infinite_responses_stay_dry_in_any_float(method, dtype):
         (lambda: water_level([1.0, 2.0], 1.0, weight=[1.0]), "weight has shape"),
         (lambda: water_level([1.0, 2.0], 1.0, weight=[1.0, -1.0]), "weight holds -1.0"),
         (lambda: water_level([1.0, 2.0], 1.0, weight=[0.0, 0.0]), "weight is zero everywhere"),
-        (lambda: water_level([1.0, 2.0], 1.0, method="guess"), "method is 'guess'"),
-        (lambda: water_level_with_bias([1.0, 2.0], [1.0, -1.0], 1.0, method="newton"), "method is 'newton'"),
         (lambda: water_level_with_bias([1.0, 2.0], [1.0], 1.0), "y has shape"),
         (lambda: water_level_with_bias([1.0, 2.0], [1.0, 1.0], 1.0), "y has no sample of class -1"),
         (lambda: water_level_with_bias([1.0, 2.0], [1.0, 0.5], 1.0), "y holds"),

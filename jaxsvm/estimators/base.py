@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.utils import column_or_1d
@@ -24,10 +24,12 @@ from jaxsvm.estimators.validation import (
     EstimatorKernel,
     Gamma,
     checked,
+    labelled,
     require_finite_decisions,
     sample_weights,
 )
 from jaxsvm.kernels import Kernel
+from jaxsvm.loop.interruption import estimating
 from jaxsvm.loop.many import Solved
 from jaxsvm.points.rows import DenseOrSparse, SparseRows
 from jaxsvm.results.fit import Certificate, Status, advice
@@ -238,10 +240,30 @@ class LibsvmEstimator(KernelEstimator):
 class LinearEstimator(LinearClassifierMixin, JaxsvmEstimator):
     """A linear classifier whose `decision_function` and `predict` refuse values that are not finite."""
 
+    _sparse: ClassVar[Any] = "csr"  # the form of sparse points that it takes; False: none
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse = bool(self._sparse)
         return tags
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    @estimating
+    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Train on labelled samples, each class against the rest; return the estimator.
+
+        Args:
+            X: Points, `(n, d)`, dense, a frame, or sparse.
+            y: Labels, `(n,)`, of two classes or more.
+            sample_weight: Factors of C, `(n,)`, not negative; 0 leaves a sample out.
+        """
+        points, codes, weight = labelled(self, X, y, sample_weight, accept_sparse=self._sparse)
+        solved, coef, intercept = self._trained(points, codes, weight)
+        require_finite(coef, solved)
+        self.coef_, self.intercept_ = coef, intercept
+        self.n_iter_ = max(1, *(solution.steps for solution in solved))
+        report(self, solved)
+        return self
 
     @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:

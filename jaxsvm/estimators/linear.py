@@ -11,9 +11,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
-from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin
+from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from jaxsvm.coresets import coreset
@@ -23,7 +24,7 @@ from jaxsvm.designs.contract import Design
 from jaxsvm.designs.features import applied
 from jaxsvm.designs.fit import fit as fit_rows
 from jaxsvm.errors import InputError
-from jaxsvm.estimators.base import JaxsvmEstimator, LinearEstimator, report, require_finite
+from jaxsvm.estimators.base import LinearEstimator
 from jaxsvm.estimators.kernel_values import kernel_values, padded_rows
 from jaxsvm.estimators.machines import Progress, one_thread, weighted_problem
 from jaxsvm.estimators.validation import (
@@ -33,7 +34,7 @@ from jaxsvm.estimators.validation import (
     Gamma,
     Seed,
     checked,
-    labelled,
+    require_finite_decisions,
     signs_against_rest,
 )
 from jaxsvm.gram.build import gram as gram_of
@@ -124,16 +125,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         if hasattr(X, "total") and hasattr(X, "chosen"):
             return self._fit_rows(cast(Design, X), y, sample_weight)
         self._features = ()
-        points, codes, weight = labelled(self, X, y, sample_weight)
-        with jax.enable_x64(True):
-            solved, w = self._trained(points, codes, weight)
-        require_finite(w, solved)
-        d = points.shape[1]
-        self.coef_ = w[:, :d]
-        self.intercept_ = w[:, d] * self.intercept_scaling if self.fit_intercept else np.zeros(len(w))
-        self.n_iter_ = int(max(solution.steps for solution in solved))
-        report(self, solved)
-        return self
+        return super().fit(X, y, sample_weight)
 
     def _fit_rows(self, rows: Design, y: Any, sample_weight: Any) -> "LinearSVC":
         """Train on the rows of a design, in passes over them; `n_iter_` is their number."""
@@ -169,9 +161,9 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         """
         return super().decision_function(applied(self._features, X) if self._features else X)
 
-    def _trained(self, X: Any, codes: np.ndarray, weight: np.ndarray) -> tuple[list[Solved], np.ndarray]:
-        """Return the solution and the weights of each class against the rest."""
-        n = X.shape[0]
+    def _trained(self, X: Any, codes: np.ndarray, weight: np.ndarray) -> tuple[list[Solved], np.ndarray, np.ndarray]:
+        """Return the solutions, weights and biases of each class against the rest."""
+        n, d = X.shape
         if self.fit_intercept:
             constant = np.full((n, 1), self.intercept_scaling)
             X = sp.hstack([X, constant], format="csr") if sp.issparse(X) else np.hstack([X, constant])
@@ -180,18 +172,21 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         wide, operator = sp.issparse(X) or X.shape[1] > min(n, SIZES.largest_direct_system), None
         solved, w, signs = [], [], list(signs_against_rest(codes, len(self.classes_)))
         progress = Progress(self, len(signs))
-        for y in until_halt(signs):
-            found, coef = self._by_products(X, y, weight) if wide and self.solver is None else (None, None)
-            if found is None:
-                if operator is None:
-                    operator = gram_of(Linear(), X if sp.issparse(X) else padded_rows(padded_columns(X), size_class(n)))
-                problem = weighted_problem(operator, y, weight, self.C, self.loss, "none")
-                how = self.tol if self.solver is None else self.solver
-                found = solve_by_driver(problem, how, callback=progress.callback)
-                coef = np.asarray(X.T @ found.dual_coef[:n]).ravel()
-            solved.append(progress.ended(found))
-            w.append(coef)
-        return solved, np.stack(w)
+        with jax.enable_x64(True):
+            for y in until_halt(signs):
+                found, coef = self._by_products(X, y, weight) if wide and self.solver is None else (None, None)
+                if found is None:
+                    if operator is None:
+                        points = X if sp.issparse(X) else padded_rows(padded_columns(X), size_class(n))
+                        operator = gram_of(Linear(), points)
+                    problem = weighted_problem(operator, y, weight, self.C, self.loss, "none")
+                    how = self.tol if self.solver is None else self.solver
+                    found = solve_by_driver(problem, how, callback=progress.callback)
+                    coef = np.asarray(X.T @ found.dual_coef[:n]).ravel()
+                solved.append(progress.ended(found))
+                w.append(coef)
+        w = np.stack(w)
+        return solved, w[:, :d], w[:, d] * self.intercept_scaling if self.fit_intercept else np.zeros(len(w))
 
     def _by_products(self, X: Any, y: np.ndarray, weight: np.ndarray) -> tuple[Solved | None, np.ndarray]:
         """Return the solution from products with X, and its weights `(d,)`; None if it is not certified to `tol`."""
@@ -223,11 +218,11 @@ def padded_columns(x: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class NystroemSVC(LinearClassifierMixin, JaxsvmEstimator):
+class NystroemSVC(LinearSVC):
     """Kernel classification of many samples: a `LinearSVC` on features that approximate the kernel.
 
     The features are Nystroem's, of landmarks chosen by pivoted Cholesky (`jaxsvm.gram(rank=)`), or random Fourier
-    features. The certificate is that of the problem with these features.
+    features. The certificate is that of the problem with these features. Points are dense.
 
     Args:
         n_components: The number of features, >= 1; at most that of samples for "nystroem".
@@ -249,46 +244,30 @@ class NystroemSVC(LinearClassifierMixin, JaxsvmEstimator):
     coef0: float = 0.0
     method: str = "nystroem"
     landmarks: str = "pivoted"
-    loss: str = "squared_hinge"
-    C: float = 1.0
-    tol: float = 1e-4
-    class_weight: ClassWeight | None = None
-    random_state: Seed | None = None
+    _sparse = False
     _limits: ClassVar[dict[str, Any]] = {
+        **LinearSVC._limits,
         "kernel": [StrOptions({"rbf", "laplacian", "poly", "sigmoid"}), Kernel],
-        "C": POSITIVE,
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    @estimating
-    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "NystroemSVC":
-        """Choose features and train on them; return the estimator.
-
-        Args:
-            X: Points, `(n, d)`.
-            y: Labels, `(n,)`, of two classes or more.
-            sample_weight: Factors of C, `(n,)`.
-        """
-        points, codes, weight = labelled(self, X, y, sample_weight, accept_sparse=False)
-        kernel = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, points).kernel
+    def _trained(self, X: Any, codes: np.ndarray, weight: np.ndarray) -> tuple[list[Solved], np.ndarray, np.ndarray]:
+        """Choose features, and train on them."""
+        kernel = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X).kernel
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        present = points[weight > 0]  # an absent sample cannot be a landmark
+        present = X[weight > 0]  # an absent sample cannot be a landmark
         rank = min(self.n_components, len(present)) if self.method == "nystroem" else self.n_components
         with jax.enable_x64(True):
             operator = gram_of(kernel, present, rank=rank, method=self.method, landmarks=self.landmarks, key=key)
             self._features = (jax.tree.map(np.asarray, operator.expansion(np.zeros(len(present)))[0]),)
-        self._linear = LinearSVC(loss=self.loss, C=self.C, tol=self.tol)
-        self._linear.fit(applied(self._features, points), self.classes_[codes], weight)
-        for name in ("coef_", "intercept_", "certificate_", "n_iter_", "fit_status_"):
-            setattr(self, name, getattr(self._linear, name))
-        return self
+        return super()._trained(applied(self._features, X), codes, weight)
 
     @transfers
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values of points `(m, d)`: `(m,)` for two classes, positive for the second, else `(m, k)`."""
         check_is_fitted(self)
-        points = checked(self, X, accept_sparse=False, reset=False)
-        return self._linear.decision_function(applied(self._features, points))
+        features = applied(self._features, checked(self, X, accept_sparse=False, reset=False))
+        values = require_finite_decisions(safe_sparse_dot(features, self.coef_.T, dense_output=True) + self.intercept_)
+        return values if values.shape[1] > 1 else values[:, 0]
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -318,30 +297,15 @@ class CoresetSVC(LinearEstimator):
     random_state: Seed | None = None
     _limits: ClassVar[dict[str, Any]] = {"C": POSITIVE}
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    @estimating
-    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "CoresetSVC":
-        """Draw a coreset for each class against the rest, and train on it; return the estimator.
-
-        Args:
-            X: Points, `(n, d)`; sparse ones are made dense.
-            y: Labels, `(n,)`, of two classes or more.
-            sample_weight: Factors of C, `(n,)`; 0 leaves a sample out.
-        """
-        points, codes, weight = labelled(self, X, y, sample_weight)
+    def _trained(self, X: Any, codes: np.ndarray, weight: np.ndarray) -> tuple[list[Solved], np.ndarray, np.ndarray]:
+        """Draw a coreset for each class against the rest, and train on it."""
         present = weight > 0
-        points, weight = (points.toarray() if sp.issparse(points) else points)[present], weight[present]
+        x, weight = (X.toarray() if sp.issparse(X) else X)[present], weight[present]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         signs = signs_against_rest(codes[present], len(self.classes_))
-        results = [self._fit_one(points, y, weight, seed) for y in until_halt(signs)]
-        solved = [solution for solution, _, _ in results]
-        coef, self.coreset_sizes_ = np.stack([w for _, w, _ in results]), [size for _, _, size in results]
-        require_finite(coef, solved)
-        self.coef_ = coef
-        self.intercept_ = np.array([solution.bias for solution in solved])
-        self.n_iter_ = max(1, *(solution.steps for solution in solved))
-        report(self, solved)
-        return self
+        results = [self._fit_one(x, y, weight, seed) for y in until_halt(signs)]
+        solved, coef, self.coreset_sizes_ = map(list, zip(*results, strict=True))
+        return solved, np.stack(coef), np.array([solution.bias for solution in solved])
 
     def _fit_one(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int) -> tuple[Solved, np.ndarray, int]:
         """Return the solution on a coreset, its weights, and the size of the coreset: all samples if they are few."""

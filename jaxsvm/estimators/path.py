@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 
-from jaxsvm.errors import InputError, warn
+from jaxsvm.errors import warn
 from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
 from jaxsvm.estimators.machines import Machine, one_thread, weighted_problem
@@ -19,7 +19,7 @@ from jaxsvm.loop.interruption import answering
 from jaxsvm.loop.many import Chain, hinge_data, is_indefinite, padded_size, solve_chain, solve_many
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.model_selection.cross_validation import C_grid, Scores, cross_validate
-from jaxsvm.model_selection.folds import Folds
+from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.machines import votes
 from jaxsvm.path.solve import checked_values
 from jaxsvm.problems.arguments import require_costs
@@ -72,16 +72,12 @@ class SVCPath(KernelClassifier):
         codes = self._codes[self._order]
         weight = self._weight[self._order] * self.class_weight_[codes]
         cv: Any = self.cv
-        splitter: Any = check_cv(cv, self._codes, classifier=True)
-        parts = list(splitter.split(np.zeros(len(self._codes)), self._codes))
-        masks = np.zeros((len(parts), 2, len(self._codes)), bool)  # of the samples that train, and of those left out
-        for fold, part in np.ndindex(masks.shape[:2]):
-            masks[fold, part, parts[fold][part]] = True
+        masks = fold_masks(self._codes, check_cv(cv, self._codes, classifier=True))
+        counted = self._weight * self.class_weight_[self._codes]
+        require_classes(masks, self.classes_[self._codes], counted, "cv")
         folds = [tuple(np.flatnonzero(mask[self._order]) for mask in fold) for fold in masks]
         # Samples that the factor of their class leaves out count as wrong, as their class is never predicted.
-        totals = masks[:, 1] @ np.maximum(self._weight, 0)
-        for fold, (train, _) in enumerate(folds):
-            self._require_fold(fold, len(folds), codes[train], totals[fold])
+        totals = np.array([fold.test @ np.maximum(self._weight, 0) for fold in masks])
         with jax.enable_x64(True), answering("raise"):
             correct_of = self._correct_by_pairs if self.loss == "hinge" else self._correct_against_rest
             correct = correct_of(data, codes, weight, folds)
@@ -91,21 +87,6 @@ class SVCPath(KernelClassifier):
         self.mean_score_, self.standard_error_ = scores.mean, scores.standard_error
         self.C_ = scores.C_one_standard_error if self.one_standard_error else scores.C
         return super()._trained(data, [machine._replace(upper=self.C_ * machine.upper) for machine in machines])
-
-    def _require_fold(self, fold: int, folds: int, codes: np.ndarray, total: float) -> None:
-        """Refuse a fold that trains on less than two classes, or scores no sample."""
-        present = self.classes_[np.unique(codes)].tolist()
-        if len(present) < 2:
-            rest = f"samples of the class {present[0]!r} alone" if present else "no sample"
-            raise InputError(
-                f"cv trains fold {fold + 1} of {folds} on {rest} (of those of positive weight): two classes are "
-                "needed; take fewer folds, stratified ones, or other weights."
-            )
-        if total <= 0:
-            raise InputError(
-                f"cv leaves no sample of positive weight to score fold {fold + 1} of {folds} on: take fewer folds, or "
-                "other weights."
-            )
 
     def _correct_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
         """Return which left-out samples are correct at each C, by chains of all pairs on parts of one kernel matrix."""

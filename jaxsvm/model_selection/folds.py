@@ -63,16 +63,15 @@ def fold_masks(labels: np.ndarray, folds: "Folds", groups: Any = None, seed: int
     return masks
 
 
-def require_classes(masks: list[Fold], labels: np.ndarray, weights: np.ndarray) -> None:
-    """Refuse folds without a sample of each class to train on, or without one held out; absent samples do not count."""
+def require_classes(masks: list[Fold], labels: np.ndarray, weights: np.ndarray, name: str = "folds") -> None:
+    """Refuse folds that train on less than two classes, or hold out no sample; absent samples do not count."""
     for number, fold in enumerate(masks):
-        for part, name in ((fold.train & (weights > 0), "left to train on"), (fold.test & (weights > 0), "held out")):
-            missing = [sign for sign in (-1, 1) if not (labels[part] == sign).any()]
-            if not part.any() or (missing and name == "left to train on"):
-                raise InputError(
-                    f"folds: fold {number} has no sample{'' if not part.any() else f' of class {missing[0]:+d}'} "
-                    f"{name}: use fewer folds, or other groups."
-                )
+        trained = np.unique(labels[fold.train & (weights > 0)]).tolist()
+        held_out = (fold.test & (weights > 0)).any()
+        if len(trained) < 2 or not held_out:
+            rest = f"samples of class {trained[0]!r} alone" if trained else "no sample"
+            wrong = f"trains on {rest}: two classes are needed" if len(trained) < 2 else "has no sample held out"
+            raise InputError(f"{name}: fold {number} {wrong} (of positive weight): use fewer folds, or other groups.")
 
 
 def _count(folds: Any) -> int | None:

@@ -14,7 +14,7 @@ so that it is computed without cancellation, for any b.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,16 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.operators import Gram, among
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.line_search import bisected
 from jaxsvm.numerics.precision import in_double, like, rounded, rounding, sums, widened
 from jaxsvm.problems import arguments
-from jaxsvm.problems.certificates import constraint
 from jaxsvm.problems.contract import BoxForm, Differentiable
 from jaxsvm.problems.samples import OfSamples, checked, negligible, squares
 from jaxsvm.results.fit import Active, Answer, Certificate, Point, Values
 from jaxsvm.results.judge import balances, judged
-from jaxsvm.runtime.arrays import filled, in_a_line, on_device, owned, transfers
+from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, owned, transfers
+
+P = TypeVar("P", bound="BoxProblem")
 
 
 @jax.tree_util.register_dataclass
@@ -90,10 +92,10 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
         return self.costs
 
     def at(self, C: ArrayLike, /) -> Self:
-        return constraint.checked(super().at(C))
+        return reachable(super().at(C))
 
     def weighted(self, sample_weight: ArrayLike) -> Self:
-        return constraint.checked(super().weighted(sample_weight))
+        return reachable(super().weighted(sample_weight))
 
     def restrict(self, samples: Int[Array, " m"], fixed: Any = None, gram: Gram | None = None) -> Self:
         """Return the problem of some samples S while the others R keep their values; a box problem again.
@@ -121,13 +123,62 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
         return self.signed.support_matvec(point)
 
     def feasible_point(self, a: Float[Array, " n"], /) -> Float[Array, " n"]:
-        return constraint.feasible_point(self, a)
+        """Return `clip(a - t c, 0, U)` with the multiplier t that meets the equality, for `_movers`."""
+        a = jnp.clip(a, 0, self.upper)
+        if self.c is None:
+            return a
+        c = self.c
+        too_much, _, moved, _ = self._movers(c, a)
+
+        def at(t: Array) -> Array:
+            return jnp.where(moved, jnp.clip(a - t * c, 0, self.upper), a)
+
+        # Beyond these ends every sample is at the bound that c pulls it to.
+        reach = (jnp.maximum(a, self.upper - a) / jnp.where(c == 0, 1, jnp.abs(c))).max()
+        # A float64 bracket has fewer bits to lose.
+        low, high = bisected(lambda t: c @ at(t) > self.e, -reach, reach, 64)
+        return jnp.where(too_much == 0, a, BoxProblem.on_equality(self, at((low + high) / 2)))
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
-        return constraint.on_equality(self, a)
+        """Return a point of the box moved back onto the equality: `_movers` move by the same share of their room."""
+        if self.c is None:
+            return a
+        too_much, target, moved, room = self._movers(self.c, a)
+        share = jnp.clip(jnp.abs(too_much) / jnp.where(room > 0, room, 1), 0, 1)
+        return jnp.where(moved, a + share * (target - a), a)
+
+    def _movers(self, c: Array, a: Float[Array, " n"]) -> tuple[Array, Array, Array, Array]:
+        """Return by how much `c'a` is above e, 0 if rounding explains it, and which samples move to bring it back.
+
+        Only samples inside the box move if they suffice, since derivatives depend on which samples are at a bound; else
+        only the support: the others would become support, a whole class of them, for a rounding error. Returned are the
+        excess, the bound that each sample moves toward, which ones do, and by how much all of them can change `c'a`.
+        """
+        met, size = sums(c * a, jnp.abs(c * a))
+        rounding = 4 * jnp.finfo(size.dtype).eps * (size + jnp.abs(self.e))
+        too_much = jnp.where(jnp.abs(met - self.e) <= rounding, 0, met - self.e)
+        target = jnp.where(c * too_much > 0, 0, self.upper)
+        room, support = jnp.where(self.present, jnp.abs(c * (target - a)), 0), a > 0
+        inside = support & (a < self.upper)
+        of_inside, of_support, of_all = sums(jnp.where(inside, room, 0), jnp.where(support, room, 0), room)
+        enough, supported = of_inside > jnp.abs(too_much), of_support >= jnp.abs(too_much)
+        moved = jnp.where(enough, inside, jnp.where(supported, support, self.present))
+        return too_much, target, moved, jnp.where(enough, of_inside, jnp.where(supported, of_support, of_all))
 
     def best_bias(self, s: Float[Array, " n"]) -> Float[Array, ""]:
-        return constraint.best_bias(self, s)
+        """Return the b that minimises the primal for margins s without b, in the middle of its interval."""
+        if self.c is None:
+            return jnp.zeros((), s.dtype)
+        weight = self.upper * jnp.abs(self.c)
+        breaks = jnp.where(weight > 0, (self.q - s) / jnp.where(self.c == 0, 1, self.c), jnp.inf)
+        upward, total = sums(jnp.where(self.c > 0, weight, 0), weight)
+        breaks, steps = lax.sort((breaks, weight), num_keys=1)
+        # The slope right of each break; at -infinity every sample with c > 0 has slack.
+        slope, rounding = self.e - upward + jnp.cumsum(steps), 8 * jnp.finfo(s.dtype).eps * total
+        first = jnp.where(slope >= -rounding, breaks, jnp.inf).min()
+        last = jnp.where(slope > rounding, breaks, jnp.inf).min()
+        bias = (first + jnp.where(last < jnp.inf, last, first)) / 2
+        return jnp.where(first < jnp.inf, bias, 0)
 
     def margins(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"]) -> Float[Array, " n"]:
         """Return `y_i f(x_i)` of the primal's w with its best bias (for `c = y`)."""
@@ -364,14 +415,42 @@ def box_problem(
         feasible=on_device(np.asarray(True)),
         offset=0.0,
     )
-    constraint.require_reachable(problem)
-    problem = constraint.checked(problem)
+    if c is not None and is_concrete(c, upper) and ((np.asarray(c) == 0) & (np.asarray(upper) != 0)).any():
+        raise InputError("c holds 0: every point in the box (upper > 0) takes part in the equality constraint.")
+    problem = reachable(problem)
+    if is_concrete(problem.feasible) and not bool(problem.feasible):
+        least, most = _ends(np.asarray(problem.c), np.asarray(problem.upper))
+        raise InputError(
+            f"e is {float(problem.e)}: c'a lies between {float(least):.6g} and {float(most):.6g} in this box."
+        )
     if is_concrete(problem):
         return problem
     usable = (jnp.abs(problem.y) == 1) & (problem.upper >= 0) & jnp.isfinite(problem.upper) & jnp.isfinite(problem.q)
     if problem.c is not None:
         usable = usable & jnp.isfinite(problem.c) & ((problem.c != 0) | (problem.upper == 0))
     return dataclasses.replace(problem, feasible=problem.feasible & usable.all())
+
+
+def reachable(problem: P) -> P:
+    """Return a box problem that is not feasible if its box holds no point of the equality, up to rounding."""
+    if problem.c is None:
+        return problem
+
+    def within(_: Any, c: Array, e: Array, upper: Array) -> Array:
+        least, most = _ends(c, upper)
+        slack = 8 * jnp.finfo(c.dtype).eps * abs(c * upper).sum()
+        return (e >= least - slack) & (e <= most + slack)
+
+    met = computed(within, problem.c, problem.e, problem.upper)
+    if is_concrete(met) and bool(met):
+        return problem
+    return dataclasses.replace(problem, feasible=problem.feasible & met)
+
+
+def _ends(c: Any, upper: Any) -> tuple[Any, Any]:
+    """Return the least and the largest `c'a` in the box."""
+    terms = c * upper
+    return terms.clip(max=0).sum(), terms.clip(min=0).sum()
 
 
 @jax.jit

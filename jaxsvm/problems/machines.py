@@ -16,7 +16,6 @@ from jaxsvm.gram.operators import Gram, among
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, box_problem, hinge_problem
-from jaxsvm.problems.certificates import constraint
 from jaxsvm.results.fit import Answer, Certificate
 from jaxsvm.runtime.arrays import filled, in_a_line, is_numeric, on_device, owned, transfers
 
@@ -118,10 +117,10 @@ class NuProblem(BoxProblem):
 
     def feasible_point(self, a: Float[Array, " n"], /) -> Float[Array, " n"]:
         """Return a feasible point near a: each group is moved onto its sum by itself."""
-        return self._by_groups(constraint.feasible_point, a)
+        return self._by_groups(BoxProblem.feasible_point, a)
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
-        return self._by_groups(constraint.on_equality, a)
+        return self._by_groups(BoxProblem.on_equality, a)
 
     def _by_groups(self, move: Any, a: Array) -> Array:
         first = self.groups

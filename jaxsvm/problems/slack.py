@@ -24,7 +24,6 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete, require_part
 from jaxsvm.gram.operators import Gram
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.points.rows import transposed_product
 from jaxsvm.problems import arguments
@@ -113,15 +112,11 @@ class SlackProblem(OfSamples):
     def matvec(self, point: Float[Array, "k n"]) -> Float[Array, "k n"]:
         return SignedGram(self.gram, self.y[:, None], self.offset).matvec(point.T).T
 
-    def level(self, c: Float[Array, " n"], method: str | None = None) -> WaterLevel:
-        """Return the water level of responses `y_i <w, phi_i>`, `(n,)`, with the best bias if it is free.
-
-        The method is one of `jaxsvm.problems.water_level`; None takes the fastest.
-        """
+    def level(self, c: Float[Array, " n"]) -> WaterLevel:
+        """Return the water level of responses `y_i <w, phi_i>`, `(n,)`, with the best bias if it is free."""
         if self.free_bias:
-            method = method or ("sort" if self.n <= MEASURED.sorted_size else "bisection")
-            return water_level_with_bias(c, self.y, self.volume, weight=self.weights, method=method)
-        return water_level(c, self.volume, weight=self.weights, method=method or "newton")
+            return water_level_with_bias(c, self.y, self.volume, weight=self.weights)
+        return water_level(c, self.volume, weight=self.weights)
 
     def without_w(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return the level of w = 0, rounded down, and its bias in units of it: a free one is the larger class's."""
@@ -270,13 +265,11 @@ def slack_problem(
 
 
 def lambda_of_C(C: Number, n: Number) -> Number:  # noqa: N802 (C is the field's name)
-    """Return `lambda = 1 / (n C)` of `lambda/2 |w|^2 + mean loss` (Pegasos), for n samples or a sum of weights n."""
+    """Return `lambda = 1 / (n C)` of `lambda/2 |w|^2 + mean loss` (Pegasos), for n samples or a sum of weights n.
+
+    Of a lambda it returns the C.
+    """
     return 1 / (n * C)
-
-
-def C_of_lambda(lam: Number, n: Number) -> Number:  # noqa: N802
-    """Return `C = 1 / (n lambda)`."""
-    return 1 / (n * lam)
 
 
 @transfers

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
@@ -25,11 +26,7 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
 from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.loops import fori_loop, once, while_loop
-
-METHODS, BIAS_METHODS = ("sort", "newton"), ("sort", "bisection")
-HALVINGS = {"float32": 32, "float64": 62}
-"""Bisections by dtype: about its digits and the exponent's range."""
+from jaxsvm.runtime.loops import once, while_loop
 
 
 class WaterLevel(NamedTuple):
@@ -47,46 +44,42 @@ class WaterLevel(NamedTuple):
 
 
 @transfers
-def water_level(
-    c: ArrayLike, volume: ArrayLike, *, weight: ArrayLike | None = None, method: str = "sort"
-) -> WaterLevel:
-    """Return the largest `min_i (c_i + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume`.
+def water_level(c: ArrayLike, volume: ArrayLike, *, weight: ArrayLike | None = None) -> WaterLevel:
+    """Return the largest `min_i (c_i + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume`, by Newton's method.
 
     Args:
         c: Responses, `(n,)`; infinite ones stay dry.
         volume: V, `()`, not negative: `n nu` in the slack-constrained problem.
         weight: w, `(n,)`, not negative; 0 removes a response; None: all 1.
-        method: "sort" (closed form) or "newton" (a few passes, no sorting).
 
     Returns:
         The level, p and bias 0.
 
     Raises:
-        InputError: On an unknown method or a dtype that is not real; on concrete weights that are negative, infinite or
-            all zero, a volume that is negative or infinite, or responses of NaN or -infinity.
+        InputError: On a dtype that is not real; on concrete weights that are negative, infinite or all zero, a volume
+            that is negative or infinite, or responses of NaN or -infinity.
     """
-    if method not in METHODS:
-        raise InputError(f"method is {method!r}: one of {', '.join(METHODS)} is needed.")
     c, w, volume = _checked(c, volume, weight)
     # Relative to the lowest response: rounding would lose a small volume in large responses.
     lowest = jnp.where(w > 0, c, jnp.inf).min()
     rest = jnp.where(w > 0, c - lowest, jnp.inf)
-    level, p = (_by_sorting if method == "sort" else _by_newton)(rest, w, volume)
-    return WaterLevel(lowest + level, p, jnp.zeros_like(level))
+    level = _fallen(*lax.stop_gradient((rest, w, volume)))
+    covered = jnp.where(rest <= level, w, 0)  # the lowest, with `rest = 0`, is
+    same = (volume + jnp.where(covered > 0, covered * rest, 0).sum()) / covered.sum()  # has derivatives too
+    return WaterLevel(lowest + level + (same - lax.stop_gradient(same)), covered / covered.sum(), jnp.zeros_like(level))
 
 
 @transfers
 def water_level_with_bias(
-    c: ArrayLike, y: ArrayLike, volume: ArrayLike, *, weight: ArrayLike | None = None, method: str = "sort"
+    c: ArrayLike, y: ArrayLike, volume: ArrayLike, *, weight: ArrayLike | None = None
 ) -> WaterLevel:
-    """Return the largest `min_i (c_i + y_i b + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume` and all b.
+    """Return the largest `min_i (c_i + y_i b + xi_i)` over `xi >= 0`, `sum_i w_i xi_i <= volume` and all b, by sorting.
 
     Args:
         c: Responses without the bias, `(n,)`.
         y: Signs, `(n,)`, both present.
         volume: V, `()`, not negative.
         weight: w, `(n,)`; None: all 1.
-        method: "sort" (closed form), or "bisection" (of the bias; no sorting).
 
     Returns:
         The level, p with half of its mass in each class, and b.
@@ -94,13 +87,11 @@ def water_level_with_bias(
     Raises:
         InputError: As `water_level`; on signs other than -1 and +1, or a class without a positive weight.
     """
-    if method not in BIAS_METHODS:
-        raise InputError(f"method is {method!r}: sort or bisection is needed for two basins.")
     c, w, volume = _checked(c, volume, weight)
     y = checked_signs(y, c.shape[0], c.dtype)
     if is_concrete(c, y, weight):
         require_both_classes(y, w)
-    return _two_basins(c, y, volume, w) if method == "sort" else _two_basins_by_bisection(c, y, volume, w)
+    return _two_basins(c, y, volume, w)
 
 
 def _checked(c: Any, volume: Any, weight: Any) -> tuple[Array, Array, Array]:
@@ -134,30 +125,8 @@ def _checked(c: Any, volume: Any, weight: Any) -> tuple[Array, Array, Array]:
     return jnp.where(c < jnp.inf, c, 0), w, jnp.asarray(volume, c.dtype)
 
 
-def _by_sorting(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
-    """Return the smallest `F_k = (sum of the k lowest + V) / k`, and p on these k."""
-    order = jnp.argsort(rest)
-    heights, widths = rest[order], w[order]
-    mass = jnp.cumsum(widths)
-    filled = jnp.cumsum(jnp.where(widths > 0, widths * heights, 0))
-    levels = jnp.where(widths > 0, (filled + volume) / jnp.where(mass > 0, mass, 1), jnp.inf)
-    k = selection.lowest(levels)
-    p = jnp.where(jnp.arange(rest.shape[0]) <= k, widths, 0) / mass[k]
-    return levels[k], jnp.zeros_like(p).at[order].set(p)
-
-
-def _by_newton(rest: Array, w: Array, volume: Array) -> tuple[Array, Array]:
-    level = _fallen(rest, w, volume, _average(rest, w, volume))
-    return level, _covered(rest, w, level)
-
-
-def _average(rest: Array, w: Array, volume: Array) -> Array:
-    """Return the level if all samples were covered: an upper bound."""
-    return (volume + jnp.where(w > 0, w * rest, 0).sum()) / w.sum()
-
-
-def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
-    """Return the level by Newton's method from any start above the lowest height; it falls from the second pass on.
+def _fallen(heights: Array, w: Array, volume: Array) -> Array:
+    """Return the level by Newton's method, which falls from the level that there was if all samples were covered.
 
     If a pass does not move the level although it costs more than the volume, rounding put it just above a heavy sample,
     whose term hides the slack of lighter ones: the search continues below that sample. Each other pass uncovers one
@@ -183,15 +152,10 @@ def _fallen(heights: Array, w: Array, volume: Array, start: Array) -> Array:
         following = fill(g)
         return k + 1, g, once(following >= g, below, following)
 
-    first = (jnp.zeros((), jnp.int32), jnp.full_like(start, jnp.inf), fill(start))
+    start = fill(jnp.full((), jnp.inf, heights.dtype))
+    first = (jnp.zeros((), jnp.int32), jnp.full_like(start, jnp.inf), start)
     _, above, g = while_loop(lambda carry: (carry[2] < carry[1]) & (carry[0] < 100), fall, first)
     return jnp.minimum(above, g)
-
-
-def _covered(rest: Array, w: Array, level: Array) -> Array:
-    """Return p on the samples at or below the level; the lowest, with `rest = 0`, is one."""
-    p = jnp.where(rest <= level, w, 0)
-    return p / p.sum()
 
 
 def _two_basins(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
@@ -252,64 +216,3 @@ class _Basin(NamedTuple):
         """Return the part of each sample that lies below mass m."""
         covered = jnp.clip(m - (self.mass - self.widths), 0, self.widths)
         return jnp.zeros_like(covered).at[self.order].add(covered)
-
-
-def _two_basins_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
-    """Bisect the bias: the level is concave in it, and its slope is the difference of covered masses."""
-    eps, steps = jnp.finfo(c.dtype).eps, HALVINGS[jnp.dtype(c.dtype).name]
-    present, sides = w > 0, [jnp.where(y * sign > 0, w, 0) for sign in (1, -1)]
-    heights = jnp.where(present, c, jnp.inf)
-    lowest, lowest_n = (jnp.where(y * sign > 0, heights, jnp.inf).min() for sign in (1, -1))
-    middle = (lowest_n - lowest) / 2
-    floor = (lowest + lowest_n) / 2  # the lowest heights of both classes at `middle`; others are relative to it
-    rest = jnp.where(present, c + y * middle - floor, 0)
-    # No best bias is further from the middle than the level if all the water were in one class.
-    spread = jnp.maximum(*(_fallen(rest, side, volume, _average(rest, side, volume)) for side in sides))
-
-    def at(b: Array, guess: Array) -> tuple[Array, Array]:
-        heights = rest + y * b
-        low = -jnp.abs(b)
-        level = _fallen(heights, w, volume, jnp.where(guess > low, guess, low + spread))
-        # A heavy sample at the surface holds any volume: rounding must not put it above.
-        return level, y @ jnp.where(heights <= level + 4 * eps * (jnp.abs(heights) + jnp.abs(level)), w, 0)
-
-    def halve(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        low, high, guess = carry
-        b = (low + high) / 2
-        level, slope = at(b, guess)
-        return jnp.where(slope > 0, b, low), jnp.where(slope > 0, high, b), level
-
-    low, high, guess = fori_loop(0, steps, halve, (-spread, spread, spread))
-    b = (low + high) / 2
-    level, _ = at(b, guess)
-    rounding = 16 * eps * (jnp.abs(rest) + jnp.abs(b) + jnp.abs(level)) + 4 * spread * 2.0**-steps
-    p, room = _balanced(rest + y * b - level, rounding, y, w)
-    return WaterLevel(floor + level, p, middle + b + room)
-
-
-def _balanced(over: Array, rounding: Array, y: Array, w: Array) -> tuple[Array, Array]:
-    """Return p at a best bias, and the distance to the middle of the best biases.
-
-    In each class the samples below the level are covered, and as much of those at the level as makes the covered masses
-    equal. If that is all of them or none, the classes can be moved against each other without changing the level.
-    `over` are heights above the level, `rounding` bounds on their rounding, and w widths, `(n,)` each.
-    """
-    sides = [(y * sign > 0) & (w > 0) for sign in (1, -1)]
-    # At a best bias each class has a covered sample, whatever rounding says.
-    touched = [over <= jnp.maximum(rounding, jnp.where(side, over, jnp.inf).min()) for side in sides]
-    under = [side & (over < -rounding) for side in sides]
-    level_with = [side & touch & ~below for side, touch, below in zip(sides, touched, under, strict=True)]
-    sure, partly = ([jnp.where(part, w, 0).sum() for part in parts] for parts in (under, level_with))
-    least = jnp.maximum(*sure)
-    mass = jnp.where(least > 0, least, jnp.minimum(*(s + t for s, t in zip(sure, partly, strict=True))))
-    eps = 64 * jnp.finfo(w.dtype).eps  # relative to what is compared: light widths vanish in the total
-    halves, tops, nexts = [], [], []
-    for side, below, at, full, extra in zip(sides, under, level_with, sure, partly, strict=True):
-        share = jnp.clip((mass - full) / jnp.where(extra > 0, extra, 1), 0, 1)
-        half = jnp.where(below, w, jnp.where(at, share * w, 0))
-        halves.append(half / half.sum() / 2)
-        some, rest = mass - full > eps * mass, full + extra - mass > eps * (full + extra)
-        tops.append(-jnp.where(below | (at & some), over, -jnp.inf).max())
-        nexts.append(jnp.where(side & ~below & ~(at & ~rest), over, jnp.inf).min())
-    right, left = jnp.minimum(tops[0], nexts[1]), jnp.minimum(nexts[0], tops[1])
-    return halves[0] + halves[1], (jnp.maximum(right, 0) - jnp.maximum(left, 0)) / 2

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import SlackProblem
-from jaxsvm.problems.water_level import BIAS_METHODS, METHODS, WaterLevel
+from jaxsvm.problems.water_level import WaterLevel
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, require_one_of, require_whole
 from jaxsvm.solvers.contract import NEVER, Solver, Traits
@@ -48,12 +48,10 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         average: The returned w: "uniform" (mean of the iterates, the paper's), "linear" (later iterates have larger
             weights) or "last"; static.
         burn_in: Steps to leave out of the mean: the paper's `T_0`, >= 0.
-        method: Method for the water level, see `jaxsvm.problems.water_level`; None: without sorting if that is exact;
-            static.
         check_every: Steps in a chunk, between tests of the running gap; static.
 
     Raises:
-        InputError: On an unknown average or method, or batch < 1.
+        InputError: On an unknown average, or batch < 1.
     """
 
     bit = 10
@@ -67,7 +65,6 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
     tol: Number = 1e-3
     average: str = dataclasses.field(default="uniform", metadata={"static": True})
     burn_in: Count = 0
-    method: str | None = dataclasses.field(default=None, metadata={"static": True})
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
 
     refresh_every = NEVER  # a product costs as much as the whole run: only certificates compute it
@@ -78,8 +75,6 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         if self.batch is not None:
             require_whole("batch", self.batch, 1)
         require_one_of("average", self.average, AVERAGES)
-        if self.method is not None:
-            require_one_of("method", self.method, (*METHODS, *BIAS_METHODS[1:]))
 
     @property
     def max_steps(self) -> Count:
@@ -114,7 +109,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         """Compute the water level, draw rows, move along them, project onto the unit ball, average."""
         t = state.before + state.counters.steps + 1
         eta = 1 / (problem.radius * jnp.sqrt(t.astype(problem.dtype)))
-        water = problem.level(state.c, self.method)
+        water = problem.level(state.c)
         if self.fill and self.batch is not None:
             water = water._replace(p=_filled(problem, state.c, water, self.batch, 0.3 * problem.radius / t))
         key, draw_key = jax.random.split(state.key)
