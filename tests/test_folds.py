@@ -197,7 +197,7 @@ def test_a_sample_in_neither_part_takes_no_part():
 
 def test_tune_deals_as_cross_validation_does():
     x, y = points()
-    with pytest.raises(InputError, match="no sample of class"):
+    with pytest.raises(InputError, match="of class .* alone"):
         jaxsvm.tune(RBF(0.5), x, y, folds=(y > 0).astype(int))
     with pytest.raises(InputError, match="no sample held out"):
         jaxsvm.tune(RBF(0.5), x, y, folds=[(np.arange(40), [])])

@@ -47,26 +47,26 @@ LINES = {
     "datasets": 1_798,
     "derivatives": 450,
     "designs": 2_109,
-    "estimators": 2_716,
+    "estimators": 2_683,
     "face": 311,
     "gram": 1_219,
     "kernels": 927,
     "loop": 2_506,
-    "model_selection": 1_011,
+    "model_selection": 1_010,
     "models": 1_730,
     "numerics": 1_475,
     "path": 2_157,
     "plots": 437,
     "points": 354,
-    "problems": 3_115,
+    "problems": 2_967,
     "relational": 3_529,
     "results": 596,
     "runtime": 1_127,
     "screening": 747,
-    "solvers": 5_655,
+    "solvers": 5_650,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1304, 191
+OWN_IMPORTS, FILES = 1303, 191
 """Lines that import from this library, and files."""
 
 
