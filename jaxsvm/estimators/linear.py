@@ -125,7 +125,8 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         if hasattr(X, "total") and hasattr(X, "chosen"):
             return self._fit_rows(cast(Design, X), y, sample_weight)
         self._features = ()
-        return super().fit(X, y, sample_weight)
+        labelled: Any = X, y, sample_weight
+        return super().fit(*labelled)
 
     def _fit_rows(self, rows: Design, y: Any, sample_weight: Any) -> "LinearSVC":
         """Train on the rows of a design, in passes over them; `n_iter_` is their number."""
