@@ -131,6 +131,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
     def _fit_rows(self, rows: Design, y: Any, sample_weight: Any) -> "LinearSVC":
         """Train on the rows of a design, in passes over them; `n_iter_` is their number."""
         options = {"y": y, "sample_weight": sample_weight, "class_weight": self.class_weight, "solver": self.solver}
+        options |= {"kernel": getattr(self, "kernel", None)}  # of a NystroemSVC, whose points are in memory
         given = [f"{name} is given" for name, value in options.items() if value is not None]
         given += [f"intercept_scaling is {self.intercept_scaling!r}"] if self.intercept_scaling != 1 else []
         if given or rows.classes is None:
