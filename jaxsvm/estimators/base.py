@@ -316,10 +316,10 @@ def warn_of(estimator: Any, what: str, solved: Sequence[Solved], cause: str = ""
 def _remedies(estimator: Any, capped: bool) -> str:
     """Name those parameters of an estimator that may end a solve as CONVERGED, in a phrase."""
     has = estimator.get_params(deep=False)
-    larger = (["max_iter"] if capped else []) + (["nu"] if "nu" in has and "C" not in has else []) + ["tol"]
-    smaller = [name for name in ("C", "Cs") if name in has]
-    words = [f"a larger {name}" for name in larger[:-1]] + [f"a smaller {name}" for name in smaller] + ["a larger tol"]
-    phrase = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    helps = {"larger max_iter": capped, "larger nu": "nu" in has and "C" not in has}
+    helps |= {"smaller C": "C" in has, "smaller Cs": "Cs" in has, "larger tol": True}
+    words = [f"a {change}" for change, applies in helps.items() if applies]
+    phrase = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
     return phrase[0].upper() + phrase[1:]
 
 
