@@ -47,7 +47,7 @@ LINES = {
     "datasets": 1_798,
     "derivatives": 450,
     "designs": 2_109,
-    "estimators": 2_683,
+    "estimators": 2_681,
     "face": 311,
     "gram": 1_219,
     "kernels": 927,

@@ -5,7 +5,6 @@ several classes are in LIBSVM's layout.
 """
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -289,20 +288,17 @@ class Progress:
         self.solved: list[Solved] = []
         self.began = self.shown = time.monotonic()
         self.callback = self._at if self.verbose else None  # of a long solve: one without is faster
-        self._lock = threading.Lock()  # problems are solved by several threads
 
     def ended(self, solved: Solved) -> Solved:
         """Note a problem that has ended; return it."""
         if self.verbose:
-            with self._lock:
-                self.solved.append(solved)
-                self.problems = max(self.problems, len(self.solved))  # a hard margin may take several
-                self._print(np.max([one.certificate.relative_gap for one in self.solved]), 0)
+            self.solved.append(solved)
+            self.problems = max(self.problems, len(self.solved))  # a hard margin may take several
+            self._print(np.max([one.certificate.relative_gap for one in self.solved]), 0)
         return solved
 
     def _at(self, fit: Fit) -> None:
-        with self._lock:
-            self._print(fit.certificate.relative_gap, int(fit.steps))
+        self._print(fit.certificate.relative_gap, int(fit.steps))
 
     def _print(self, gap: Any, steps: int) -> None:
         now, ended = time.monotonic(), len(self.solved)
