@@ -197,16 +197,6 @@ def test_the_grid_bounds_the_hinge_and_its_planes_support_it(shape):
             np.testing.assert_allclose([c.sum() for c in counts], counts[0].sum(), rtol=1e-9, atol=1e-9)
 
 
-def test_a_product_with_counts_is_the_sum_over_values():
-    join = join_of(PATH)
-    counts = far_counts(join, beta_of(join), 0.3).counts[0][1]
-    block = join.blocks[1]
-    for k in range(block.X.shape[1]):
-        values = np.unique(block.X[:, k])
-        by_value = sum(v * counts[block.X[:, k] == v].sum() for v in values)
-        np.testing.assert_allclose((block.matrix.T @ counts)[k], by_value, rtol=1e-12)
-
-
 def test_the_pseudo_gradient_is_the_gradient_at_perturbed_data():
     """Lemma 7 of the paper, with the perturbed join written out."""
     join, eps = join_of(PATH, n=40, keys=2), 0.3
@@ -282,18 +272,3 @@ def test_star_of_unique_keys_is_exact():
         np.testing.assert_array_equal(counts[sign][0], true[sign][0])
         assert set(counts[sign][0]) <= {0, 1}
     assert join.tree.simplified.m == 1
-
-
-def test_order_of_rows_and_names_of_keys_change_nothing():
-    tables = tables_of(PATH, n=40, keys=2)
-    rng = np.random.default_rng(5)
-    renamed = {}
-    for name, table in tables.items():
-        order = rng.permutation(len(table["xT00" if name == "T0" else f"x{name}0"]))
-        renamed[name] = {c: (np.array([f"k{7 * v % 5}" for v in values]) if c in "ab" else values)[order]
-                         for c, values in table.items()}  # fmt: skip
-    join, other = (Join(t, ("T1", "y")) for t in (tables, renamed))
-    beta = beta_of(join)
-    one, two = (pseudo_gradient(j, beta, 0.1, 0.3) for j in (join, other))
-    np.testing.assert_allclose(one.gradient, two.gradient, rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(one.objective, two.objective, rtol=1e-12)

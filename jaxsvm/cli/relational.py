@@ -9,7 +9,7 @@ from jaxsvm.cli.app import command
 from jaxsvm.cli.options import Json, MaxSeconds, Number, Positive, Text, Tol, of_data, of_model, of_output, of_solver
 from jaxsvm.cli.report import Interrupts, check_writable, finish, progress_bar, save, show, totals
 from jaxsvm.errors import require
-from jaxsvm.relational.descent.fitted import require_free
+from jaxsvm.relational.descent.fit import require_free
 
 Texts = list[str] | None
 

@@ -11,8 +11,7 @@ the size of the tables only.
 """
 
 from jaxsvm.relational.descent.design import Design, design
-from jaxsvm.relational.descent.fit import fit, fit_path
-from jaxsvm.relational.descent.fitted import RelationalFit
+from jaxsvm.relational.descent.fit import RelationalFit, fit, fit_path
 from jaxsvm.relational.gradient.engine import (
     PseudoGradient,
     far_counts,

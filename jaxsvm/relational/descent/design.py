@@ -64,14 +64,9 @@ class Design(OfChunks):
         """Return the number of features."""
         return self.join.d
 
-    @property
-    def entries(self) -> int:
-        """Return the number of features of a row that are kept: of a category its level alone."""
-        return sum(len(block.names) + len(block.categories) for block in self.join.blocks)
-
     def chunks(self) -> Iterator[Chunk]:
         """Yield all rows in chunks of one size; the last one is filled up with rows of weight 0."""
-        size = min(self.n, max(ENTRIES_OF_A_CHUNK // max(self.entries, 1), 1))
+        size = min(self.n, max(ENTRIES_OF_A_CHUNK // max(self.join.entries, 1), 1))
         for first in range(0, self.n, size):
             index = np.minimum(np.arange(first, first + size), self.n - 1)
             weight = np.where(np.arange(first, first + size) < self.n, self.weight[index], 0.0)
@@ -86,7 +81,9 @@ class Design(OfChunks):
         Raises:
             InputError: If the rows do not fit in memory.
         """
-        require_memory(16 * self.n * self.entries, f"join has {self.n:,} rows, which", "take designs.fit", memory())
+        require_memory(
+            16 * self.n * self.join.entries, f"join has {self.n:,} rows, which", "take designs.fit", memory()
+        )
         return gram(Linear(), self.join.features(self.place), tile=min(2048, self.n))
 
     def coefficients(self, fit: Fit) -> np.ndarray:
@@ -105,8 +102,8 @@ def design(join: Join) -> Design:
         InputError: On a join of more than 2^27 merged rows, too many for vectors with an entry for each.
     """
     require_part("join", join, "moments", "a `relational.Join` is needed")
-    tree = join.tree.within(1, 1 << 27)
-    if tree is None:
+    found = join.distinct(1 << 27)
+    if found is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
-    place = [tree.members[0][t] for t in range(len(join.blocks))]
-    return Design(join, place, tree.y, tree.weight[0], join.feature_names, tuple(join.classes.tolist()))
+    y = join.tree.y[found[0][join.tree.label]]
+    return Design(join, found[0], y, found[1], join.feature_names, tuple(join.classes.tolist()))

@@ -112,12 +112,9 @@ def formed_if_small(join: Any, wanted: bool) -> Formed | None:
     tables = sum(len(block.X) for block in join.blocks)
     few = max(MEASURED.formed_rows, MEASURED.formed_ratio * tables)
     most = MEASURED.auto_rows if wanted else min(MEASURED.auto_rows, few)
-    entries = sum(len(block.names) + len(block.categories) for block in join.blocks)
-    room = (memory() or np.inf) / 4 / (16 * max(entries, 1))
-    tree = join.tree.within(1, min(most, room)) if join.tree.m == 1 or float(join.size) <= most * 64 else None
-    if tree is None or len(tree.weight[0]) > min(most, room):
-        return None
-    return formed(join, [tree.members[0][t] for t in range(len(join.blocks))], tree.weight[0])
+    most = min(most, (memory() or np.inf) / 4 / (16 * max(join.entries, 1)))
+    found = join.distinct(most) if join.tree.m == 1 or float(join.size) <= most * 64 else None
+    return None if found is None or len(found[1]) > most else formed(join, *found)
 
 
 class Counted:
@@ -140,31 +137,32 @@ class Counted:
         far = far_counts(join, beta, guard=guard, mode=mode, engine=engine, squared=squared, ramp=ramp)
         return from_counts(join, beta, lam, far, squared)
 
-    def plane(self, beta: np.ndarray, squared: bool, ramp: float = 0.0) -> tuple[Any, ...]:
-        """Return the plane below the mean loss at a point: `mean loss >= s - pull.beta`.
+    def plane(self, beta: np.ndarray, unit: float, squared: bool, ramp: float = 0.0) -> tuple[Any, ...]:
+        """Return the plane below unit times the mean loss at a point: `unit mean loss >= s - pull.(beta, 0)`.
 
-        It is an upper bound of the mean loss there, s, pull `(d,)`, and by how much pull may be off, `(d,)`: None of
+        It is an upper bound of the loss there, s, pull `(d + 1,)`, and by how much pull may be off, `(d + 1,)`: None of
         exact counts. Of counts that are bounds it takes two passes.
         """
         if not self.engine.bounds:
             counted = self.counts(beta, "mid", squared=squared, ramp=ramp)
-            return counted.objective, counted.far, -counted.gradient, None
+            return unit * counted.objective, unit * counted.far, np.append(-unit * counted.gradient, 0.0), None
         low, high = (self.counts(beta, mode, squared=squared) for mode in ("lower", "upper"))
         least, most = gradient_interval(low, high)
         # The constant of the squared hinge is 2 s - s^2, whose second part is at most the upper one.
         s = low.far - (high.objective - low.objective if squared else 0)
-        return high.objective, s, -(least + most) / 2, (most - least) / 2
+        middle, wide = (np.append(unit / 2 * part, 0.0) for part in (-(least + most), most - least))
+        return unit * high.objective, unit * s, middle, wide
 
     def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, np.ndarray | None]:
         """Return the sums at a point, `(d,)`, with curvatures of drawn rows, and by how much slopes may be off."""
         unit, drawn = C / (1 + squared), self.few
         ramp = 0.0 if squared else max(mu / 2, self.engine.least_ramp(scores(self.join, beta)[0]))
-        loss, s, pull, wide = self.plane(beta, squared, ramp)
+        loss, s, pull, wide = self.plane(beta, unit, squared, ramp)
         z = np.sort(np.abs(1 - drawn.y * (drawn.X @ beta)))
         seen = float(z[min(MEASURED.rows_of_a_ramp * drawn.d, len(z) - 1)])  # within it enough of them have curvature
         sums = drawn.sums(beta, C, 2 * max(ramp, seen), squared)[0]
-        parts: Any = (unit * loss, unit * s, np.append(unit * pull, 0.0), sums.curvature, np.full(len(REACHES), np.inf))
-        return Sums(*parts), None if wide is None else np.append(unit * wide, 0.0)
+        parts: Any = (loss, s, pull, sums.curvature, np.full(len(REACHES), np.inf))
+        return Sums(*parts), wide
 
 
 @dataclasses.dataclass
@@ -333,10 +331,9 @@ class PaperDescent(Descent):
 
     def evaluate(self, beta: np.ndarray) -> float:
         """Add the plane at a point; return the upper bound of F there."""
-        loss, s, pull, wide = self.rows.plane(beta, False)
-        wide = None if wide is None else np.append(self.unit * wide, 0.0)
-        self.lane.add_plane(self.unit * s, np.append(self.unit * pull, 0.0), wide=wide)
-        return float(beta @ beta) / 2 + self.unit * loss
+        loss, s, pull, wide = self.rows.plane(beta, self.unit, False)
+        self.lane.add_plane(s, pull, wide=wide)
+        return float(beta @ beta) / 2 + loss
 
     def over(self) -> bool:
         """Return whether to end, with one evaluation left if the choice has no upper bound yet."""

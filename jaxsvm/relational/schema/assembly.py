@@ -24,14 +24,12 @@ from jaxsvm.relational.tables.columns import (
     CATEGORIES_BY_REQUEST,
     NUMBERS,
     Declared,
-    Table,
-    column,
     levels_of,
     numbers,
     present,
     python_values,
 )
-from jaxsvm.relational.tables.pushdown import Plan, Roles, common_type, edge_name, losses, number_in, queries
+from jaxsvm.relational.tables.pushdown import Plan, Roles, common_type, edge_name, losses, queries
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,25 +125,23 @@ def assembled(
     tables = [plan.ask(query) for query in queries(plan, casts, edges)]
     weights, blocks, rows = [], [], []
     for name, table in zip(names, tables, strict=True):
-        weight = numbers(column(name, table, "n"), name)
+        weight = numbers(table["n"], name)
         if not weight.sum() > 0:
             raise InputError(
                 f"tables make a join without rows (nothing is left of {name}): look for keys that never match."
             )
         notes += _losses(plan, name, weight)
         weights.append(weight)
-        rows.append(np.arange(len(weight)) if not plan.own else _integers(name, table, "first"))
+        rows.append(np.arange(len(weight)) if not plan.own else table["first"].to_numpy())
     # The label is the last column of its table that is fetched.
-    y, classes = _signs(plan, column(names[hub], tables[hub], f"c{len(plan.roles.features[names[hub]])}"), weights[hub])
+    y, classes = _signs(plan, tables[hub][f"c{len(plan.roles.features[names[hub]])}"], weights[hub])
     for name, table, weight in zip(names, tables, weights, strict=True):
-        parts = {
-            c: (plan.columns[name][c], column(name, table, f"c{k}")) for k, c in enumerate(plan.roles.features[name])
-        }
+        parts = {c: (plan.columns[name][c], table[f"c{k}"]) for k, c in enumerate(plan.roles.features[name])}
         blocks.append(block_of(name, weight, parts, set(plan.roles.categorical.get(name, ())), plan.roles.missing))
     kid, count = {}, {}
     for i, j in edges:
         for a, b in ((i, j), (j, i)):
-            kid[a, b] = _integers(names[a], tables[a], edge_name(i, j)) - 1
+            kid[a, b] = numbers(tables[a][edge_name(i, j)], names[a]).astype(np.int64) - 1
         if not np.array_equal(np.unique(kid[i, j]), np.unique(kid[j, i])):
             raise InputError(
                 f"tables {names[i]} and {names[j]} have different keys among the rows that join: a table changed "
@@ -154,10 +150,6 @@ def assembled(
         count[i, j] = count[j, i] = int(kid[i, j].max()) + 1
     members = [{i: np.arange(len(weight))} for i, weight in enumerate(weights)]
     return Tree(weights, kid, count, hub, y, members), blocks, classes, rows, notes, casts
-
-
-def _integers(name: str, table: Table, wanted: str) -> np.ndarray:
-    return numbers(column(name, table, wanted), name).astype(np.int64)
 
 
 def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> None:
@@ -181,7 +173,7 @@ def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> 
 def _losses(plan: Plan, name: str, weight: np.ndarray) -> list[str]:
     """Return the notes on the rows of a table that are no part of the join, and on those that are equal."""
     counted, kept = plan.ask(losses(plan, name)), weight.sum()
-    total, *lost = (number_in(counted, part) for part in ("n", "keyless", "dropped"))
+    total, *lost = (int(counted[part][0].as_py()) for part in ("n", "keyless", "dropped"))
     reasons = ("join with nothing: a key is missing", "are dropped: a value is missing",
                "join with nothing: their keys have no partner")  # fmt: skip
     parts = zip([*lost, total - sum(lost) - kept], reasons, strict=True)

@@ -27,7 +27,7 @@ from scipy.sparse import csr_array, hstack
 from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.counting import tree as counting
 from jaxsvm.relational.schema.assembly import assembled, check_types
-from jaxsvm.relational.tables.columns import Table, column, declared, opened, python_values
+from jaxsvm.relational.tables.columns import array_of, arrays_of, column, declared, opened, python_values
 from jaxsvm.relational.tables.pushdown import Ask, Keys, Plan, Request, asking, in_memory, quoted, refusing, roles_in
 from jaxsvm.runtime.arrays import checked, require_one_of, require_positive, require_whole
 
@@ -212,12 +212,21 @@ class Join:
             Features `(N, d)`, signs `(N,)`, and the row of each table, `(N,)` each.
         """
         if rows is None:
-            tree = self.tree.within(1, np.inf)
-            assert tree is not None
-            copies = np.repeat(np.arange(len(tree.weight[0])), tree.weight[0].astype(int))
-            rows = [tree.members[0][t][copies] for t in range(len(self.names))]
+            found = self.distinct(np.inf)
+            assert found is not None
+            rows = [np.repeat(at, found[1].astype(int)) for at in found[0]]
         x = self.features(rows)
         return x if isinstance(x, np.ndarray) else x.toarray(), self.tree.y[rows[self.tree.label]], rows
+
+    def distinct(self, most: float) -> tuple[list[np.ndarray], np.ndarray] | None:
+        """Return the row of each table of each distinct row of the join, and how often it comes; None beyond `most`."""
+        tree = self.tree.within(1, most)
+        return None if tree is None else ([tree.members[0][t] for t in range(len(self.names))], tree.weight[0])
+
+    @property
+    def entries(self) -> int:
+        """Return the number of features of a row that are kept: of a category its level alone."""
+        return sum(len(block.names) + len(block.categories) for block in self.blocks)
 
     def features(self, rows: list[np.ndarray]) -> np.ndarray | csr_array:
         """Return the features of joined rows, given by the row of each table: sparse (CSR) if there are categories."""
@@ -385,12 +394,12 @@ def from_ibis(
         # `connection.sql` fails in ibis 12 with sqlglot 30.30, and brings NUMERIC as decimals of 9 places.
         return _from_queries(*_postgres(connection), tables, asked)
 
-    def ask(query: str) -> Table:
-        return opened("", backend.sql(query).to_pyarrow())
+    def ask(query: str) -> dict[str, Any]:
+        return arrays_of(backend.sql(query).to_pyarrow())
 
     def types(query: str) -> tuple[list[str], list[str]]:
-        table = ask(query)
-        return table.names, [str(values.type) for values in table.values]
+        schema = backend.sql(query).to_pyarrow().schema
+        return schema.names, [str(kind) for kind in schema.types]
 
     return _from_queries(ask, types, tables, asked)
 
@@ -403,13 +412,12 @@ def _postgres(connection: Any) -> tuple[Ask, Types]:
         with refusing(psycopg.Error):
             return connection.raw_sql(query)
 
-    def ask(query: str) -> Table:
+    def ask(query: str) -> dict[str, Any]:
         with cursor_of(query) as cursor:
             # Such as dates beyond Python's.
             with refusing(psycopg.Error, "the database has values that cannot be read"):
                 rows = cursor.fetchall()
-            names = [part.name for part in cursor.description]
-            return Table(names, [[row[k] for row in rows] for k in range(len(names))])
+            return {c.name: array_of([row[k] for row in rows], c.name) for k, c in enumerate(cursor.description)}
 
     def types(query: str) -> tuple[list[str], list[str]]:
         with cursor_of(query) as cursor:

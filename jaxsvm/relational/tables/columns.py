@@ -194,6 +194,11 @@ def column(name: str, table: Table, wanted: str) -> pa.Array:
     return array_of(table.values[table.names.index(wanted)], f"{name}.{wanted}")
 
 
+def arrays_of(table: pa.Table) -> dict[str, pa.Array]:
+    """Return the columns of the result of a query, whose names are ours."""
+    return {name: array_of(values, name) for name, values in zip(table.column_names, table.columns, strict=True)}
+
+
 def array_of(values: Any, where: str) -> pa.Array:
     """Convert an Arrow array, a pandas or polars series, an array or a list to an Arrow array that DuckDB reads."""
     pa = require_package("pyarrow", "reading tables")
@@ -216,8 +221,6 @@ def _converted(values: Any, pa: Any) -> Any:
         values = list(values) if isinstance(values, list | tuple) else np.asarray(values)
         dtype = getattr(values, "dtype", np.dtype(object))
     kind, mask = dtype.kind if isinstance(dtype, np.dtype) else "", None
-    if str(dtype) in ("datetime64[Y]", "datetime64[M]", "datetime64[W]", "datetime64[h]", "datetime64[m]"):
-        values = values.astype("M8[s]" if str(dtype)[-2] in "hm" else "M8[D]")
     if isinstance(values, np.ma.MaskedArray):
         values, mask = values.data, np.ma.getmaskarray(values)
     if kind == "O":

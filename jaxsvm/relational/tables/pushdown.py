@@ -16,14 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any, NamedTuple, TypeAlias
 
 from jaxsvm.errors import InputError, require_package
-from jaxsvm.relational.tables.columns import (
-    DOUBLE,
-    Declared,
-    Table,
-    column,
-    comparison_type,
-    opened,
-)
+from jaxsvm.relational.tables.columns import DOUBLE, Declared, arrays_of, comparison_type
 from jaxsvm.runtime.arrays import require_one_of
 
 Attributes = dict[str, dict[str, str]]
@@ -166,8 +159,8 @@ def _by_table(argument: str, chosen: Mapping[str, Sequence[str]] | None) -> dict
     return {str(name): list(dict.fromkeys(map(str, columns))) for name, columns in (chosen or {}).items()}
 
 
-Ask = Callable[[str], Table]
-"""A function that returns the result of a query."""
+Ask = Callable[[str], dict[str, Any]]
+"""A function that returns the result of a query: Arrow arrays by name."""
 
 
 class Plan(NamedTuple):
@@ -203,10 +196,10 @@ def in_memory(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Ask]:
 def asking(connection: Any) -> Ask:
     """Return a function that queries a connection of DuckDB."""
 
-    def ask(query: str) -> Table:
+    def ask(query: str) -> dict[str, Any]:
         with refusing(require_package("duckdb", "a join of tables").Error):
-            found = connection.sql(query)  # None of a statement
-            return Table([], []) if found is None else opened("", found.to_arrow_table())
+            found = connection.sql(query)
+            return {} if found is None else arrays_of(found.to_arrow_table())  # None of a statement
 
     return ask
 
@@ -239,17 +232,12 @@ def common_type(ask: Ask, columns: Mapping[str, tuple[str, Declared]]) -> str | 
             value = f"CAST({kind.sql} AS {DOUBLE if kind.kind == 'float' else 'DECIMAL(38, 0)'})"
             test = f"({value} > {limit} OR {value} < -{limit})"
             test += f" AND {value} <> CAST('NaN' AS {DOUBLE})" if kind.kind == "float" else ""
-            if inexact or number_in(ask(f"SELECT COUNT(*) AS n FROM {source} WHERE {test}"), "n"):
+            if inexact or ask(f"SELECT COUNT(*) AS n FROM {source} WHERE {test}")["n"][0].as_py():
                 raise InputError(
                     f"keys join {described}: floats do not tell integers beyond {limit} apart, nor fractions from "
                     "decimals; cast the floats to integers or decimals."
                 )
     return cast
-
-
-def number_in(table: Table, name: str) -> int:
-    """Return the count in a column of a table's only row."""
-    return int(column("counted", table, name)[0].as_py())
 
 
 def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) -> list[str]:
