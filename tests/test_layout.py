@@ -59,14 +59,14 @@ LINES = {
     "plots": 437,
     "points": 354,
     "problems": 2_967,
-    "relational": 3_529,
+    "relational": 3_498,
     "results": 596,
     "runtime": 1_127,
     "screening": 747,
     "solvers": 5_650,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1298, 190
+OWN_IMPORTS, FILES = 1292, 189
 """Lines that import from this library, and files."""
 
 
