@@ -157,8 +157,7 @@ def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch, small)
     alone = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x[present > 0], store=True), y[present > 0], bias="free")
     Cs = [0.1, 0.3, 1.0, 3.0]
     expected = jaxsvm.solve_path(alone, Cs, tol=1e-5).certificate.primal
-    monkeypatch.setattr(type(MEASURED), "samples_of_whole_rows", 8)
-    measured = dataclasses.replace(MEASURED, samples_of_short_rows=small)
+    measured = dataclasses.replace(MEASURED, samples_of_short_rows=small, samples_of_whole_rows=8)
     monkeypatch.setattr("jaxsvm.numerics.sizes.size_classes", lambda n: (48, n))
     monkeypatch.setattr("jaxsvm.path.carried_chain.MEASURED", measured)
     jax.clear_caches()

@@ -258,18 +258,13 @@ def test_sets_of_the_squared_hinge_end_at_large_C(C):
     assert 0 <= (primal - dual) / primal < 1.2e-3
 
 
-class UsualSets(type(choice.MEASURED)):
-    """Sets of the usual sizes, for smaller problems too."""
-
-    new_samples_of_a_set, samples_of_a_larger_set = 128, 1024
-
-
 @pytest.mark.slow
 def test_wide_supports_are_handed_over(monkeypatch):
     """Whatever the width: the point goes on, and the counters are those of both."""
     x, y = points(600, shift=0.0)
     seen = []
-    measured = UsualSets(
+    measured = dataclasses.replace(
+        choice.MEASURED,
         samples_of_a_small_problem=10,
         samples_of_one_working_set=10,
         wide_supports=((0, 0.01),),
@@ -407,7 +402,7 @@ def test_a_fit_says_which_solvers_ran():
 
 
 def test_a_fit_that_changed_its_solver_names_both(monkeypatch):
-    measured = UsualSets(sets_of_a_small_problem=3, samples_of_one_working_set=10)
+    measured = dataclasses.replace(choice.MEASURED, sets_of_a_small_problem=3, samples_of_one_working_set=10)
     monkeypatch.setattr(choice, "MEASURED", measured)
     x, y = points(300)
     fit = jaxsvm.fit(hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 500.0, bias="free"), tol=1e-5)

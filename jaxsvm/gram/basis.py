@@ -15,7 +15,7 @@ from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import matmul, precisely
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import CSR, Rows, as_points, by_row_tiles, dense_rows, product, transposed_product
-from jaxsvm.runtime.arrays import first_rows, in_a_line, lengthened, may_be_padded
+from jaxsvm.runtime.arrays import computed, in_a_line, lengthened, may_be_padded
 
 
 def apply_in_blocks(
@@ -39,7 +39,7 @@ def apply_in_blocks(
     width = max(basis.size, points.shape[1])  # dense rows, or their values
     size = max(1, min(points.shape[0], MEASURED.bytes_per_block // (8 * width) if block is None else block))
     values = _values(basis, points, coef, size)
-    return values if points.shape[0] == m else first_rows(values, m)
+    return values if points.shape[0] == m else computed(lambda _, rows: rows[:m], values)
 
 
 @jax.tree_util.register_dataclass

@@ -30,11 +30,9 @@ from jaxsvm.loop.round import (
     steps_taken,
     whole_chunks,
     with_earlier_steps,
-    with_steps_alone,
 )
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem, Restrictable
-from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.results.fit import Answer, Fit, Status
 from jaxsvm.results.judge import in_dtype, judged
 from jaxsvm.runtime.programs import Program, compiled_ahead
@@ -61,8 +59,8 @@ def run(
     end at `due`, the steps after which a finisher is to go on, so that seconds do not decide when it does; before
     `awaited` steps a fit that awaits its finisher is not hopeless. The status is RUNNING only if there is a successor.
     """
-    chunks, evaluations_shown, certifiable, told_to_stop, shown = 1, None, False, False, None
-    mark = (0, math.inf)
+    chunks, evaluations_shown, certifiable, told_to_stop = 1, None, False, False
+    mark, shown = (0, math.inf), cast(Any, None)
     running = int(progress.status) == Status.RUNNING and not stop.came
     while running:
         try:
@@ -73,14 +71,10 @@ def run(
             progress, certifies = burst(*arguments)
             certifies, certifiable, stop.begun = bool(certifies), True, True
             if certifies:
-                progress = proved_by_sums(problem, solver, progress)  # in case of a stop during the product
                 progress = _certified(problem, solver, progress, provisional, lambda: stop.seen)
             elif callback is not None and _worth_showing(problem, progress, evaluations_shown):
                 progress = _certified_in_passing(problem, solver, progress, provisional, lambda: stop.seen)
-                certifies = True
-                evaluations_shown = None if _abandoned(progress) else progress.state.counters.total
-            if _abandoned(progress):
-                break
+                certifies, evaluations_shown = True, progress.state.counters.total
             jax.block_until_ready(progress)
             seconds = time.monotonic() - before
             if certifies:
@@ -90,7 +84,7 @@ def run(
                 if following is not None:
                     return progress, following
             if callback is not None:  # then each burst is one chunk
-                shown = _shown(problem, solver, progress, None if certifies else shown)
+                shown = finish(solver, progress) if certifies else shown
                 told_to_stop = callback(shown) is True
             else:
                 used = (int(steps_taken(progress)) - steps) // solver.check_every
@@ -99,7 +93,7 @@ def run(
             stop.note()
         running = int(progress.status) == Status.RUNNING and not (told_to_stop or stop.seen)
     if int(progress.status) == Status.RUNNING:
-        progress = _stopped(problem, solver, progress, provisional, certifiable and not _abandoned(progress))
+        progress = _stopped(problem, solver, progress, provisional, certifiable)
     return progress, None if stop.seen else successor(progress)
 
 
@@ -150,7 +144,7 @@ def _first_calls(
 ) -> Iterator[tuple[Any, ...]]:
     progress = _begin_program(start, problem.n).shapes(problem, solver, key, start)
     yield _burst_call(problem, solver, progress, 1, solver.check_every > int(solver.max_steps))
-    yield _certify_call(problem, solver, progress, Certifying(may_correct=False, provisional=provisional))
+    yield _certify, problem, solver, progress, Certifying(may_correct=False, provisional=provisional)
     if proves_by_sums(problem, solver):
         yield carried_program, problem, solver, progress
 
@@ -185,21 +179,13 @@ def _stopped(problem: Problem, solver: Solver, progress: Progress, provisional: 
 def _certified(
     problem: Problem, solver: Solver, progress: Progress, provisional: bool, until: Callable[[], bool]
 ) -> Progress:
-    """Certify the current point; if carried sums prove enough, give up once `until` holds.
-
-    A certificate that was given up leaves nothing of a large state but its counters.
-    """
-    at_cap = int(steps_taken(progress)) >= int(solver.max_steps)
-    # On the host: JAX compiles single operations one by one.
-    corrects = needs_correction(problem, solver, int(progress.stalled), int(progress.refuted), at_cap)
-    corrects = can_correct(problem, solver) and corrects
+    """Certify the current point; if carried sums prove enough, give up once `until` holds."""
+    corrects = can_correct(problem, solver) and needs_correction(problem, solver, progress)
     how = Certifying(may_correct=corrects, provisional=provisional)
-    program, *arguments = _certify_call(problem, solver, progress, how)
     if not proves_by_sums(problem, solver):
-        return program(*arguments)
-    counters = jax.tree.map(np.array, progress.state.counters)  # copies
-    certified = unless(until, program, *arguments)
-    return progress._replace(state=solver.counted(progress.state, counters)) if certified is None else certified
+        return _certify(problem, solver, progress, how)
+    certified = unless(until, _certify, problem, solver, progress, how)
+    return progress if certified is None else certified
 
 
 def _certified_in_passing(
@@ -207,24 +193,7 @@ def _certified_in_passing(
 ) -> Progress:
     """Certify the current point for a callback, without an influence on the steps that follow or on their end."""
     certified = progress._replace(stalled=jnp.zeros_like(progress.stalled))
-    certified = _certified(problem, solver, certified, provisional, until)
-    # The program took over a large state: continue from the state that it returned.
-    return progress._replace(
-        best=certified.best, state=certified.state if solver.traits.large_state else progress.state
-    )
-
-
-def _shown(problem: Problem, solver: Solver, progress: Progress, before: Fit | None) -> Fit:
-    """Return the fit that a callback sees: the best certified point if `before` is None, as after a certificate.
-
-    Between certificates a w whose responses are carried along is certified by these; else it is the fit `before`, whose
-    counters are those of its point.
-    """
-    if before is not None:
-        if not (solver.traits.carries_sums and problem.of_level and problem.gram.definite):
-            return before
-        progress = progress._replace(best=level_program(problem, solver, progress))
-    return with_steps_alone(finish(solver, progress), progress)
+    return progress._replace(best=_certified(problem, solver, certified, provisional, until).best)
 
 
 def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int | None) -> bool:
@@ -236,10 +205,6 @@ def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int 
         return True
     product = problem.n * (problem.n if getattr(problem, problem.operator).design is None else 1)
     return progress.state.counters.total - evaluations_shown >= product
-
-
-def _abandoned(progress: Progress) -> bool:
-    return any(leaf.is_deleted() for leaf in jax.tree.leaves(progress.state) if hasattr(leaf, "is_deleted"))
 
 
 # --- the programs
@@ -258,17 +223,12 @@ def _run(
     return progress, certificate_due(solver, progress)
 
 
-def _certify_at(problem: Problem, solver: Solver, rest: Progress, state: Any, how: Certifying) -> Progress:
-    return certify(problem, solver, rest._replace(state=state), how)
-
-
 begin_program = Program(begin)
 _fresh_begin = Program(begin, brief=True)
 _burst = Program(_run, static_argnames="at_cap")
 _burst_in_place = Program(_run, static_argnames="at_cap", donate_argnames="state")
 _long_burst_in_place = jax.jit(_run, static_argnames="at_cap", donate_argnames="state")
-_certify = Program(_certify_at, static_argnames="how")
-_certify_in_place = Program(_certify_at, static_argnames="how", donate_argnames="state")
+_certify = Program(certify, static_argnames="how")
 
 
 def _begin_program(start: Any, n: int) -> Program:
@@ -287,11 +247,6 @@ def _burst_call(problem: Problem, solver: Solver, progress: Progress, chunks: An
     return (burst, problem, solver, progress._replace(state=None), progress.state, chunks, at_cap)
 
 
-def _certify_call(problem: Problem, solver: Solver, progress: Progress, how: Certifying) -> tuple[Any, ...]:
-    program = _certify_in_place if solver.traits.large_state else _certify
-    return (program, problem, solver, progress._replace(state=None), progress.state, how)
-
-
 # --- certificates without a product
 #
 # A certificate from scratch is a product over all samples, which takes a minute at n = 100,000 if nothing is stored.
@@ -299,45 +254,29 @@ def _certify_call(problem: Problem, solver: Solver, progress: Progress, how: Cer
 # and in float64 is hardly wider.
 
 
-def off_by(problem: Problem, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Float[Array, ""]:
-    """Bound the rounding error of carried sums so many steps after they were computed, `()`.
+@in_double
+def certified_by_sums(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Answer:
+    """Certify a dual point by `s = Qa`, which was carried along for so many steps.
 
     A step adds at most 4 roundings of the largest sum to each: of two products and a sum. The rounding of the
-    coefficients is counted too, once.
+    coefficients is counted too, once. Lower margins give a loss that is no smaller, higher sums a dual value that is no
+    larger. The square of w changes by at most the error times the sum of the weights, either way.
     """
-    terms = jnp.abs(point).sum() * jnp.abs(problem.diagonal).max()
-    return 4 * jnp.finfo(s.dtype).eps * (steps * jnp.abs(s).max() + terms)
-
-
-def bracketed(wide: Problem, point: Float[Array, " n"], s: Float[Array, " n"], off: Any, dtype: Any) -> Answer:
-    """Certify a point whose sums are only known to within `off`.
-
-    Lower margins give a loss that is no smaller, higher sums a dual value that is no larger. The square of w changes by
-    at most `off` times the sum of the weights, either way.
-    """
-    low, high = wide.certified(point, s - off, dtype), wide.certified(point, s + off, dtype)
-    more = off * jnp.abs(point).sum()
+    wide = widened(problem)
+    point = jnp.clip(point, 0, problem.upper if problem.bounded else None)
+    terms = point.sum() * jnp.abs(problem.diagonal).max()
+    off = 4 * jnp.finfo(s.dtype).eps * (steps * jnp.abs(s).max() + terms)
+    point, s, off = (part.astype(wide.dtype) for part in (point, s, off))
+    if not problem.bounded:  # the dual bound is the same at any scale; the primal one is best at this one
+        square = (point * s).sum()
+        scale = jnp.where(square > 0, point.sum() / jnp.where(square > 0, square, 1), 1)
+        point, s, off = scale * point, scale * s, scale * off
+    low, high = (wide.certified(point, sums, problem.dtype) for sums in (s - off, s + off))
+    more = off * point.sum()
     primal, dual = low.certificate.primal + more, high.certificate.dual - more
     certificate = judged(primal, dual, primal - dual, jnp.abs(dual), rounding=0)
-    return low._replace(margins=(low.margins + high.margins) / 2, certificate=certificate)
-
-
-def certified_by_sums(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Answer:
-    """Certify a dual point by `s = Qa`, which was carried along for so many steps."""
-
-    @in_double
-    def assess(problem: Restrictable, point: Array, s: Array, steps: Any) -> Answer:
-        wide = widened(problem)
-        point = jnp.clip(point, 0, problem.upper if problem.bounded else None)
-        off = off_by(problem, point, s, steps).astype(wide.dtype)
-        point, s = point.astype(wide.dtype), s.astype(wide.dtype)
-        if not problem.bounded:  # the dual bound is the same at any scale; the primal one is best at this one
-            square = (point * s).sum()
-            scale = jnp.where(square > 0, point.sum() / jnp.where(square > 0, square, 1), 1)
-            point, s, off = scale * point, scale * s, scale * off
-        return in_dtype(bracketed(wide, point, s, off, problem.dtype), problem.dtype)
-
-    return assess(problem, point, s, steps)
+    found = low._replace(margins=(low.margins + high.margins) / 2, certificate=certificate)
+    return in_dtype(found, problem.dtype)
 
 
 @Program
@@ -347,31 +286,6 @@ def carried_program(problem: Restrictable, solver: Solver, progress: Progress) -
     current = certified_by_sums(problem, point, s, steps_taken(progress) - progress.refreshed)
     better = current.certificate.relative_gap < progress.best.certificate.relative_gap
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), current, progress.best)
-
-
-@Program
-def level_program(problem: SlackProblem, solver: Solver, progress: Progress) -> Answer:
-    """Return the current w of a slack problem, certified by carried responses, with the best bound known.
-
-    The margins shown are those of the responses; the level is lower by all that rounding may have added.
-    """
-    point, s = solver.dual_point(problem, progress.state)
-    steps = steps_taken(progress) - progress.refreshed
-
-    @in_double
-    def assess(problem: SlackProblem, a: Array, c: Array, best: Answer, steps: Any) -> Answer:
-        wide = widened(problem)
-        a, c, p = (part.astype(wide.dtype) for part in (jnp.maximum(a, 0), c, best.alpha))
-        off = off_by(problem, a, problem.radius, steps).astype(wide.dtype)
-        length = jnp.sqrt(jnp.maximum(a @ c + off * a.sum(), 1))
-        rows = jnp.stack([(c - off) / length, jnp.full_like(c, wide.radius**2)])  # p'Qp is not needed, nor known here
-        found = wide.certified(jnp.stack([a / length, p]), rows, problem.dtype)
-        primal, dual = best.certificate.primal.astype(wide.dtype), found.certificate.dual
-        bounds = judged(primal, dual, primal - dual, dual, rounding=0)
-        found = found._replace(margins=found.margins + off / length / found.R, certificate=bounds)
-        return in_dtype(found, problem.dtype)
-
-    return assess(problem, point[0], s[0], progress.best, steps)
 
 
 def proves_by_sums(problem: Problem, solver: Solver) -> bool:

@@ -21,35 +21,48 @@ from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.box.interior_point import InteriorPoint, affordable, few_features
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
-from jaxsvm.solvers.contract import Solver, with_max_steps
+from jaxsvm.solvers.contract import HandOver, Solver, with_max_steps
 from jaxsvm.solvers.simplex.feature_newton import FeatureNewton, features
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
 from jaxsvm.solvers.working_set import WorkingSet
 
 
-def first_choice(problem: Problem, tol: Any) -> Solver:
-    """Return the solver to begin with; under tracing it is the only one."""
+def first_choice(problem: Problem, tol: Any, *, sets: bool = True, traced: bool = False) -> Solver:
+    """Return the solver to begin with; `sets` permits working sets.
+
+    Under tracing (`traced`) no other one takes over. A linear kernel has fewer features than samples, or not many more:
+    pair steps may then take very long at large C, and coefficients are not unique. Interior points end after 15 to 40
+    steps at any C.
+    """
+    small = problem.n <= MEASURED.samples_of_a_small_problem
     if problem.kind == "squared hinge":
         if _by_newton(problem):
             return Newton(tol=tol)
-        if problem.n <= MEASURED.samples_of_a_small_problem:
+        if not sets:
+            return FrankWolfe(tol=tol)
+        if small:
             return FrankWolfe(tol=tol, start="uniform")  # a start from a random draw is a third of the program
         size = MEASURED.samples_of_a_larger_set
         return WorkingSet(tol=tol) if _storable(problem) else WorkingSet(tol=tol, size=size, fresh=size // 2)
     if problem.kind == "box":
-        if systems_pay(problem):
+        if systems_pay(problem) or traced and _systems_fit(problem):
             return InteriorPoint(tol=tol)
-        small = problem.n <= MEASURED.samples_of_one_working_set
-        return SMO(tol=tol) if small else WorkingSet(tol=tol, fresh=MEASURED.new_samples_of_a_set)
+        pairs = not sets or problem.n <= MEASURED.samples_of_one_working_set
+        return SMO(tol=tol) if pairs else WorkingSet(tol=tol, fresh=MEASURED.new_samples_of_a_set)
     if isinstance(problem, SlackProblem):
         hinge = problem.hinge(1.0)
         # Working sets take longer to compile than pair steps take to solve.
-        small = problem.n <= MEASURED.samples_of_a_small_problem and not systems_pay(hinge)
-        return EquivalentHinge(SMO() if small else first_choice(hinge, tol), tol=tol)
+        pairs = small and not traced and sets and not systems_pay(hinge)
+        return EquivalentHinge(SMO() if pairs else first_choice(hinge, tol, sets=sets, traced=traced), tol=tol)
     if problem.kind in (others := {"ball": FrankWolfe, "nu": SMO}):
         return others[problem.kind](tol=tol)
-    raise _unknown(problem)
+    raise InputError(f"solver is None: a {type(problem).__name__} has no solver of its own; name one.")
+
+
+def _systems_fit(problem: Problem) -> bool:
+    small = affordable(problem) and problem.n <= MEASURED.samples_of_a_traced_system
+    return problem.gram.feature_rows is not None and (small or few_features(problem) is not None)
 
 
 def before_features(problem: Problem, solver: Solver) -> Solver:
@@ -69,20 +82,6 @@ def _few_steps(solver: Solver) -> int:
     return MEASURED.chunks_before_features * solver.check_every
 
 
-def traced_choice(problem: Problem, tol: Any) -> Solver:
-    """Return the solver of a traced fit, which no other one takes over from.
-
-    A linear kernel has fewer features than samples, or not many more: pair steps may then take very long at large C,
-    and coefficients are not unique. Interior points end after 15 to 40 steps at any C.
-    """
-    small = affordable(problem) and problem.n <= MEASURED.samples_of_a_traced_system
-    if problem.kind == "box" and problem.gram.feature_rows is not None and (small or few_features(problem) is not None):
-        return InteriorPoint(tol=tol)
-    if isinstance(problem, SlackProblem):
-        return EquivalentHinge(traced_choice(problem.hinge(1.0), tol), tol=tol)
-    return first_choice(problem, tol)
-
-
 def systems_pay(problem: Problem) -> bool:
     """Return whether interior points solve a box problem fastest at any C: its kernel has few features.
 
@@ -95,39 +94,24 @@ def systems_pay(problem: Problem) -> bool:
 
 def exact_solver(problem: Problem, tol: Any) -> Solver:
     """Return the solver of a path, a fold or a grid of C: one that certifies this kind of problem to any gap."""
-    if problem.kind == "squared hinge":
-        return Newton(tol=tol) if _by_newton(problem) else FrankWolfe(variant="smo", tol=tol)
-    if problem.kind == "box":
-        return InteriorPoint(tol=tol) if systems_pay(problem) else SMO(tol=tol)
-    if isinstance(problem, SlackProblem):
-        return EquivalentHinge(exact_solver(problem.hinge(1.0), tol), tol=tol)
-    raise _unknown(problem)
+    return first_choice(problem, tol, sets=False)
 
 
-def certain_solver(problem: Problem) -> Solver:
-    """Return a solver that determines the support: Newton near the floor of the dtype, or SMO with exact bounds."""
-    narrow = problem.dtype == jnp.float32
-    if problem.kind == "squared hinge":
-        return Newton(tol=1e-5 if narrow else 1e-12)
-    if problem.kind == "box":
-        return SMO(tol=1e-4 if narrow else 1e-9)
-    raise _unknown(problem)
-
-
-def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, ended: bool) -> Solver | None:
-    """Return the solver that takes over from a concrete state; None to keep the present one.
+def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, ended: bool) -> HandOver | None:
+    """Return how a fit goes on with another solver from a concrete state; None to keep the present one.
 
     `excess` is its gap over its tolerance; `ended` says whether it ended without a proof.
     """
     if isinstance(solver, EquivalentHinge):
         hinge = cast(SlackProblem, problem).hinge(state.search.C)
         other = second_choice(hinge, solver.solver, state.inner, excess, ended)
-        return None if other is None else dataclasses.replace(solver, solver=other)
+        return None if other is None else HandOver(dataclasses.replace(solver, solver=other.solver))
     if isinstance(solver, FeatureNewton):
-        return first_choice(problem, solver.tol) if ended else None
+        return HandOver(first_choice(problem, solver.tol)) if ended else None
     if ended and isinstance(problem, SquaredHingeProblem) and int(solver.max_steps) == _few_steps(solver):
         Z = features(problem, float(np.asarray(problem.C) * np.asarray(problem.weights).max()), jax.random.key(0))
-        return FeatureNewton(Z, solver.tol) if Z is not None else with_max_steps(solver, type(solver).max_steps)
+        more = with_max_steps(solver, type(solver).max_steps)
+        return HandOver(more if Z is None else FeatureNewton(Z, solver.tol))
     if not isinstance(solver, WorkingSet):
         return None
     problem, steps = cast(Restrictable, problem), int(state.counters.steps)
@@ -137,21 +121,22 @@ def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, end
     larger = MEASURED.samples_of_a_larger_set
     if problem.kind == "squared hinge":
         if exhausted or (_storable(problem) and _too_wide(problem, solver, state, steps)):
-            return FrankWolfe(tol=solver.tol)
+            return HandOver(FrankWolfe(tol=solver.tol))
         # Sets that offered places to 2.5 n samples are crowded.
         if solver.size < larger and steps * solver.fresh >= 2.5 * problem.n and free(problem, state) > solver.size:
-            return dataclasses.replace(solver, size=larger)
+            return HandOver(dataclasses.replace(solver, size=larger), takes_state=True)  # which keeps rows and sums
     elif (x := few_features(problem)) is not None:
         if ended or steps >= max(20 * x.shape[1] // solver.fresh, 20):  # what interior points cost
-            return InteriorPoint(tol=solver.tol)
+            return HandOver(InteriorPoint(tol=solver.tol))
     elif exhausted:
-        return SMO(tol=solver.tol)
+        return HandOver(SMO(tol=solver.tol))
     elif solver.size < larger and float(excess) > 1000 and free(problem, state) > MEASURED.crowded_share * solver.size:
         # Within 1,000 tolerances the present sets end sooner than larger ones.
         more = 3 * MEASURED.new_samples_of_a_set
-        return WorkingSet(tol=solver.tol, size=larger, fresh=more, cache=_rows_to_keep(problem))
+        sets = WorkingSet(tol=solver.tol, size=larger, fresh=more, cache=_rows_to_keep(problem))
+        return HandOver(sets, takes_state=not solver.store)
     pays = state.counters.total > MEASURED.passes_before_storing * problem.n**2 and _storable(problem)
-    return dataclasses.replace(solver, store=True) if pays and not solver.store else None
+    return HandOver(dataclasses.replace(solver, store=True)) if pays and not solver.store else None
 
 
 def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int) -> bool:
@@ -180,13 +165,6 @@ def _rows_to_keep(problem: Problem) -> int:
     return max(min(wanted, permitted), larger)
 
 
-def takes_state(solver: Solver, other: Solver) -> bool:
-    """Return whether the next solver takes over the state: larger sets do, which keep rows and sums."""
-    if not (isinstance(solver, WorkingSet) and isinstance(other, WorkingSet)):
-        return False
-    return solver.store == other.store and solver.size < other.size
-
-
 def width(problem: Restrictable, state: Any) -> float:
     """Return the share of the samples inside the margin: the share of support vectors in the end."""
     present = np.asarray(problem.present)
@@ -197,10 +175,6 @@ def free(problem: Restrictable, state: Any) -> int:
     """Return the number of dual variables between their bounds."""
     a = np.asarray(state.a)
     return int(((a > 0) & (a < np.asarray(problem.upper))).sum())
-
-
-def _unknown(problem: Problem) -> InputError:
-    return InputError(f"solver is None: a {type(problem).__name__} has no solver of its own; name one.")
 
 
 def _storable(problem: Problem) -> bool:

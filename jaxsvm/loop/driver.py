@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.errors import ConvergenceWarning, InputError, is_concrete, warn
 from jaxsvm.loop.bursts import begun, is_far, run
-from jaxsvm.loop.choice import before_features, first_choice, second_choice, takes_state, traced_choice
+from jaxsvm.loop.choice import before_features, first_choice, second_choice
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.measured import MEASURED
@@ -32,15 +32,12 @@ from jaxsvm.loop.round import (
     advance,
     begin,
     certify,
-    ends_with_a_chunk,
     finish,
     ready,
     ready_together,
     start_of,
     steps_taken,
-    whole_chunks,
     with_earlier_steps,
-    with_steps_alone,
 )
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
@@ -102,9 +99,8 @@ def fit(
         max_seconds: Stop after about this many seconds, at the end of a chunk, with status INTERRUPTED.
         callback: Called with the best certified `Fit` after every chunk of steps; it stops the fit, with status
             INTERRUPTED, by returning True. Above n = 2,048 the current point is certified for it only once steps have
-            cost as much as a certificate; in between it gets the Stochastic Batch Perceptron's current w (by the
-            responses that steps carry along, in a wider bracket), and of other solvers the same fit once more, with the
-            steps of that fit. Steps and their end are those of a fit without a callback.
+            cost as much as a certificate; in between it gets the same fit once more, with the steps of that fit. Steps
+            and their end are those of a fit without a callback.
         interrupt: What Ctrl-C, or a KeyboardInterrupt of the callback, does: "return" returns the best certified point,
             with status INTERRUPTED, which `init` resumes; "raise" raises KeyboardInterrupt instead. A second Ctrl-C
             always raises, in this fit or within two seconds in the next one.
@@ -126,8 +122,8 @@ def fit(
     concrete = is_concrete(problem, solver, tol, key, init)
     driven = host_drives(problem.gram, concrete=concrete)
     problems = problem if concrete else lax.stop_gradient(problem)
-    choose = first_choice if driven and is_concrete(problems, tol, key, init) else traced_choice
-    solver = choose(problem, tol) if solver is None else solver
+    traced = not (driven and is_concrete(problems, tol, key, init))
+    solver = first_choice(problem, tol, traced=traced) if solver is None else solver
     require_usable(solver)
     constant = (problems, solver, key, init) if concrete else (problems, *lax.stop_gradient((solver, key, init)))
     if driven and is_concrete(constant):
@@ -168,14 +164,13 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
 def _solved(problem: Problem, solver: Solver, key: Array, start: Any, init: Any) -> Fit:
     """Run rounds under tracing until the status is decided, without derivatives; `start` is `start_of(init)`."""
     how = Certifying(by_features=False)
-    steps = partial(whole_chunks if ends_with_a_chunk(solver) else advance, unroll=1)
     progress = begin(problem, solver, key, start)
     progress = while_loop(
         lambda progress: progress.status == Status.RUNNING,
-        lambda progress: certify(problem, solver, steps(problem, solver, progress), how),
+        lambda progress: certify(problem, solver, advance(problem, solver, progress), how),
         with_earlier_steps(problem, solver, progress, init),
     )
-    return with_steps_alone(finish(solver, progress), progress)
+    return finish(solver, progress)
 
 
 def drive(
@@ -216,8 +211,7 @@ def drive(
             following = partial(_following, problem, turn, may_change=options.may_change)
             report, provisional = None if callback is None else shown, options.provisional
             progress, following = run(problem, solver, progress, stop, report, following, provisional, due, awaited)
-            result = finish(solver, progress)
-            result = trimmed(result if options.provisional else with_steps_alone(result, progress), n)
+            result = trimmed(finish(solver, progress), n)
             # Rounded values of a definite kernel turned out indefinite: nothing that was certified before is proved.
             refuted = int(result.status) == Status.STALLED and float(result.certificate.dual) == -np.inf
             best = result if best is None or refuted else _better_of(best, result)
@@ -291,8 +285,7 @@ def _following(problem: Problem, turn: Turn, progress: Progress, *, may_change: 
         if handed is not None and (handed.back is None or int(handed.solver.max_steps) <= left):
             return handed._replace(solver=with_max_steps(handed.solver, min(int(handed.solver.max_steps), left)))
     if may_change and status in (Status.RUNNING, Status.STALLED, Status.MAX_STEPS):  # a cap of `first_choice`'s own
-        other = second_choice(problem, solver, progress.state, progress.excess, status != Status.RUNNING)
-        return None if other is None else HandOver(other, takes_state=takes_state(solver, other))
+        return second_choice(problem, solver, progress.state, progress.excess, status != Status.RUNNING)
     return None
 
 

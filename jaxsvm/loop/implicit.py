@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike
 from jaxsvm.derivatives.support_equations import factor_sizes, kinks, plan
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import differentiation as rule
-from jaxsvm.loop.choice import certain_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.certificates.definiteness import negative_curvature
@@ -35,7 +34,9 @@ from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Active, Certificate, Counters, Fit, StatusCode, Values, require_fit
 from jaxsvm.results.judge import narrowed, refused, verdict
 from jaxsvm.runtime.arrays import transfers
+from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver
+from jaxsvm.solvers.simplex.newton import Newton
 
 
 @transfers
@@ -70,7 +71,7 @@ def solution(
     require_differentiable(problem)
     if support is None:
         fixed = lax.stop_gradient(problem)
-        found = solve(fixed, certain_solver(fixed) if solver is None else solver)
+        found = solve(fixed, _to_the_floor(fixed) if solver is None else solver)
         active = rule.settled(fixed, fixed.active_set(found))[0]
     elif isinstance(support, Fit):
         active = problem.active_set(lax.stop_gradient(support))
@@ -131,6 +132,12 @@ def one_sided(problem: Differentiable, fit: Fit, tol: ArrayLike = 1e-6) -> Bool[
     require_differentiable(problem)
     require_fit(fit)
     return kinks(problem, fit, tol)
+
+
+def _to_the_floor(problem: Differentiable) -> Solver:
+    """Return a solver that determines the support: Newton near the floor of the dtype, or SMO with exact bounds."""
+    narrow = problem.dtype == jnp.float32
+    return SMO(tol=1e-4 if narrow else 1e-9) if problem.bounded else Newton(tol=1e-5 if narrow else 1e-12)
 
 
 @in_double

@@ -11,6 +11,8 @@ class Measured:
     # optimisations, and a callback sees a certificate of every chunk
     samples_of_a_small_problem: int = 2048
     samples_of_one_working_set: int = 512  # samples up to which pair steps on stored values solve a hinge problem
+    samples_of_a_larger_set: int = 1024  # size of the working set that replaces a crowded one
+    new_samples_of_a_set: int = 128  # samples that join a hinge's working set in a step
     steps_before_hopeless: int = 10_000  # steps before a fit whose gap is 1 or more may be given up
     steps_a_sample_before_hopeless: int = 4  # the same, for each sample
     # samples from which a step alone fills a CPU, so that lanes of `vmap` are solved one by one
@@ -48,16 +50,6 @@ class Measured:
     samples_per_feature: int = 10  # samples a feature from which a linear machine is solved by interior points
     # relative gap at which interior points may end: pair steps did not reduce such a gap in minutes
     acceptable_gap: float = 0.01
-
-    @property
-    def samples_of_a_larger_set(self) -> int:
-        """Return the size of the working set that replaces a crowded one."""
-        return 2 * self.samples_of_one_working_set
-
-    @property
-    def new_samples_of_a_set(self) -> int:
-        """Return how many samples join a hinge's working set in a step."""
-        return self.samples_of_one_working_set // 4
 
 
 MEASURED = Measured()

@@ -85,14 +85,12 @@ def begin(problem: Problem, solver: Solver, key: Array, init: Any = None) -> Pro
     return progress if problem.gram.spread is None else problem.gram.spread.placed(progress, problem.n)
 
 
-def advance(problem: Problem, solver: Solver, progress: Progress, unroll: int | None = None) -> Progress:
-    """Take chunks of steps until a certificate is due, the last one cut at the cap."""
-    return last_steps(problem, solver, whole_chunks(problem, solver, progress, unroll=unroll))
-
-
-def ends_with_a_chunk(solver: Solver) -> bool:
-    """Return whether whole chunks of a fresh fit end exactly at the cap, so that no program needs `last_steps`."""
-    return is_concrete(solver.max_steps) and int(solver.max_steps) % solver.check_every == 0
+def advance(problem: Problem, solver: Solver, progress: Progress) -> Progress:
+    """Take chunks of steps under tracing until a certificate is due, the last one cut at the cap."""
+    progress = whole_chunks(problem, solver, progress, unroll=1)  # a traced program holds each step once
+    if is_concrete(solver.max_steps) and int(solver.max_steps) % solver.check_every == 0:
+        return progress  # whole chunks of a fresh fit end exactly at the cap
+    return last_steps(problem, solver, progress)
 
 
 def whole_chunks(
@@ -220,17 +218,15 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
     )
 
 
-def needs_correction(problem: Problem, solver: Solver, stalled: Any, refuted: Any, at_cap: Any) -> Any:
-    """Return whether further steps cannot close the gap, so that the corrected w is worth computing.
+def needs_correction(problem: Problem, solver: Solver, progress: Progress) -> bool:
+    """Return, on the host, whether further steps cannot close the gap, so that the corrected w is worth computing.
 
     A w that the solver carries is tried once a running value is refuted; in float64 after three refutations, since
-    a few more steps usually suffice there. If `stalled` and `refuted` (of `Progress`) and `at_cap` (the cap on steps is
-    reached) are numbers of the host, so is the result.
+    a few more steps usually suffice there.
     """
-    ended = (stalled > 0) | at_cap
-    if not solver.carries_weights(problem):
-        return ended
-    return ended | (refuted > (0 if jnp.finfo(problem.dtype).bits < 64 else 2))
+    ended = int(progress.stalled) > 0 or int(steps_taken(progress)) >= int(solver.max_steps)
+    refutations = 1 if jnp.finfo(problem.dtype).bits < 64 else 3
+    return ended or solver.carries_weights(problem) and int(progress.refuted) >= refutations
 
 
 def can_correct(problem: Problem, solver: Solver) -> bool:
@@ -292,8 +288,10 @@ def _ends_unconfirmed(problem: Problem, solver: Solver, progress: Progress) -> A
 
 
 def finish(solver: Solver, progress: Progress) -> Fit:
-    """Return the best certified point as a `Fit`, with the name of its solver; nothing is computed."""
-    return progress.best.fit(progress.status, progress.state.counters._replace(solvers=bit_of(solver)))
+    """Return the best certified point as a `Fit`, with its solver, and all steps for a fit that continues it."""
+    steps, earlier = _on_host((steps_taken(progress), progress.earlier))
+    counters = progress.state.counters._replace(solvers=bit_of(solver), alone=jnp.asarray(steps + earlier))
+    return progress.best.fit(progress.status, counters)
 
 
 def refresh_interval(solver: Solver, n: int) -> int:
@@ -385,12 +383,6 @@ def with_earlier_steps(problem: Problem, solver: Solver, progress: Progress, ini
     else:
         counts = (code == Status.MAX_STEPS) | (code == Status.INTERRUPTED)
     return progress._replace(earlier=jnp.asarray(steps * counts, jnp.int32))
-
-
-def with_steps_alone(fit: Fit, progress: Progress) -> Fit:
-    """Store the steps with those of earlier fits in a fit, for a fit that continues it."""
-    steps, earlier = _on_host((steps_taken(progress), progress.earlier))
-    return dataclasses.replace(fit, counters=fit.counters._replace(alone=jnp.asarray(steps + earlier)))
 
 
 def _on_host(values: Any) -> Any:

@@ -24,9 +24,9 @@ from jaxsvm.numerics.precision import double, in_double, rounded, widened
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Parametric, Problem, Restrictable
-from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status, StatusCode, advice
+from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status, StatusCode, Values, advice, values_of
 from jaxsvm.results.judge import concluded, in_dtype
-from jaxsvm.runtime.arrays import on_device
+from jaxsvm.runtime.arrays import computed
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import reference_fit
@@ -35,26 +35,15 @@ from jaxsvm.solvers.contract import Solver, stop_excess
 from jaxsvm.solvers.start import Start
 
 
-def unreached(nearest: Fit) -> Fit:
-    """Return a placeholder for a value that was not reached: the point of the nearest fit, without a certificate."""
-    infinite: Any = np.full_like(np.asarray(nearest.certificate.relative_gap), np.inf)
-    return dataclasses.replace(
-        jax.tree.map(np.asarray, nearest),
-        certificate=Certificate(infinite, -infinite, infinite),
-        status=interrupted(),
-        counters=jax.tree.map(lambda leaf: np.zeros_like(np.asarray(leaf)), nearest.counters),
-    )
-
-
-def nothing(problem: Problem) -> Fit:
-    """Return a placeholder if no value was reached: all zeros, and an infinite gap."""
+def nothing(problem: Problem, nearest: Fit | None = None) -> Fit:
+    """Return a placeholder for a value that was not reached, without a certificate: the nearest fit's point, or 0."""
     zero: Any = np.zeros((), problem.dtype)
     zeros: Any = np.zeros((problem.n,), problem.dtype)
-    none: Any = np.zeros((), np.int32)
-    limbs: Any = np.zeros((2,), np.int32)
-    counters = Counters(none, none, none, none, none, limbs, none)
-    certificate = Certificate(zero, zero, zero)
-    return unreached(Fit(zeros, zeros, zero, np.ones_like(zero), zeros, certificate, interrupted(), counters))
+    values = Values(zeros, zeros, zero, np.ones_like(zero), zeros) if nearest is None else values_of(nearest)
+    infinite: Any = np.full_like(zero, np.inf)
+    certificate = Certificate(infinite, -infinite, infinite)
+    parts: Any = jax.tree.map(np.asarray, (*values, certificate, interrupted(), Counters.zero()))
+    return Fit(*parts)
 
 
 def interrupted() -> StatusCode:
@@ -64,7 +53,7 @@ def interrupted() -> StatusCode:
 
 def stacked(fits: list[Fit]) -> Fit:
     """Stack fits along a new first axis."""
-    return jax.tree.map(lambda *leaves: on_device(np.stack([np.asarray(leaf) for leaf in leaves])), *fits)
+    return jax.tree.map(lambda *leaves: computed(lambda xp, *parts: xp.stack(parts), *leaves), *fits)
 
 
 def in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Problem) -> Fit:  # noqa: N803
@@ -73,7 +62,7 @@ def in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Problem) -> Fit:  # 
     for place in range(len(logs)):
         if place not in fits:
             nearest = min(fits, key=lambda other: abs(logs[place] - logs[other]), default=None)
-            known[place] = nothing(problem) if nearest is None else unreached(fits[nearest])
+            known[place] = nothing(problem, None if nearest is None else fits[nearest])
     return stacked([known[place] for place in range(len(logs))])
 
 

@@ -21,20 +21,18 @@ from jaxtyping import Array
 
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.loop.bursts import certified_by_sums
-from jaxsvm.loop.driver import QUIET, drive
+from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.anchors import CoarseToFine, Grid, GridPoint, is_far, solve_in_chains, stepper
 from jaxsvm.path.chains import in_order, interrupted, stacked
-from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, reciprocals
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, bit_of, limbs_of
 from jaxsvm.results.judge import concluded, in_dtype
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program, compiled_ahead
-from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.start import Start
 
 
@@ -138,24 +136,12 @@ def _by_products(
 
 
 def _finished(grid: Grid, place: int, solver: CoarseToFine, key: Array, fit: Fit, stop: Interruption) -> Fit:
-    """Solve a fit that is not within `tol` further, on the whole problem; return it as it is after Ctrl-C.
-
-    Where pair steps are slow the gap falls as one over their number at best: a far one takes no million of them.
-    """
-    problem, quietly = grid.problems[place], {"stop": stop, "options": QUIET}
+    """Solve a fit that is not within `tol` further, on the whole problem; return it as it is after Ctrl-C."""
     if stop.seen:
         return dataclasses.replace(fit, status=interrupted())
-    steps = stepper(grid, place, problem.n, solver.tol)
-    if not isinstance(steps, FrankWolfe):
-        fit = drive(problem, steps, key, Start.of(fit, problem), **quietly)
-        if stop.seen or int(fit.status) == Status.CONVERGED:
-            return fit
-    first, most = MEASURED.first_steps, FrankWolfe().max_steps
-    begun = drive(problem, FrankWolfe(tol=solver.tol, max_steps=first), key, Start.of(fit, problem), **quietly)
-    if int(begun.status) != Status.MAX_STEPS or is_far(begun, solver.tol):
-        return begun
-    fit = drive(problem, FrankWolfe(tol=solver.tol, max_steps=most - first), key, begun, **quietly)
-    return dataclasses.replace(fit, counters=begun.counters.plus(fit.counters))
+    problem = grid.problems[place]
+    steps, options = stepper(grid, place, problem.n, solver.tol), Options(warns=False, may_change=True)
+    return drive(problem, steps, key, Start.of(fit, problem), stop=stop, options=options)
 
 
 def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -> Fit:

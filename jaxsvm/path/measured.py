@@ -20,7 +20,6 @@ class Measured:
     samples_times_sets_of_a_piece: int = 600_000
     # values between two solved ones take no product if the last one's first gap was at most this share of `tol`
     sure_share_of_the_gap: float = 0.1
-    first_steps: int = 200_000  # pair steps on all samples after which a value whose gap is still far takes no more
     # a gap of more than so many `tol` is far: larger values of C end further off, and take no steps
     far_gap: float = 20.0
     # how far apart in log C the first two values of `epsilon_path` are, in square roots of epsilon
@@ -29,11 +28,7 @@ class Measured:
     share_of_a_jump: float = 0.9
     # a `tol` above so many roundings is certified by the margins that an anchor's steps carried along
     carried_roundings: float = 1000.0
-
-    @property
-    def samples_of_whole_rows(self) -> int:
-        """Return the number of samples up to which pair steps use whole stored rows if no rule leaves samples out."""
-        return 4 * self.samples_of_short_rows
+    samples_of_whole_rows: int = 4096  # samples up to which they use whole stored rows if no rule leaves samples out
 
 
 MEASURED = Measured()

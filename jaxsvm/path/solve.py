@@ -274,7 +274,7 @@ def solve_path(
                     warn_of_rounded_values(each, fit, float(options.tol), Cs)
                 fits += solved
         warn_of_unfinished(fits, Cs, (options.solver or options).tol)
-        together = _stacked(fits) if several or gammas is not None else fits[0]
+        together = stacked(fits) if several or gammas is not None else fits[0]
     elif callback is not None or max_seconds is not None:
         where = "concrete arrays: call `solve_path` outside jit and vmap" if not concrete else "a mesh of one process"
         raise InputError(f"callback and max_seconds need {where}.")
@@ -296,7 +296,7 @@ def _traced(problems: list[Parametric], Cs: Any, gammas: Any, *, options: PathOp
         return [trimmed(fit, problems[0].n) for fit in fits]
 
     if gammas is None:
-        return _stacked(together(problems)) if several else together(problems)[0]
+        return stacked(together(problems)) if several else together(problems)[0]
     (problem,) = problems
     return jax.vmap(lambda gamma: together([problem.on(at_width(problem.gram, gamma))])[0])(jnp.asarray(gammas))
 
@@ -366,12 +366,6 @@ def _on_one_gram(problems: Sequence[Parametric]) -> list[list[int]]:
     for place, problem in enumerate(problems):
         groups.setdefault((id(problem.gram), problem.kind, problem.offset, bool(problem.free_bias)), []).append(place)
     return list(groups.values())
-
-
-def _stacked(fits: list[Fit]) -> Fit:
-    if is_concrete(fits):
-        return stacked(fits)
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *fits)
 
 
 def _coarse_to_fine(

@@ -222,13 +222,6 @@ def zero_filled(values: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([values, np.zeros((size - len(values), *values.shape[1:]), values.dtype)])
 
 
-def first_rows(values: Any, n: int) -> Any:
-    """Return the first n entries of an array along its first axis."""
-    if len(values) == n or not is_concrete(values):
-        return values[:n]
-    return on_device(np.asarray(values)[:n], values)
-
-
 def shortened(tree: Any, n: int, size: int) -> Any:
     """Cut all leaves of a tree whose last axis has `size` entries to n entries."""
     if n == size:

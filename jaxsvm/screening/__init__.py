@@ -14,17 +14,15 @@ from jaxsvm.screening.rules import (
     intersection_test,
 )
 
-_OF_PATHS = dict.fromkeys(("EpsilonPath", "epsilon_path"), "jaxsvm.path.epsilon")
-"""Public names that solve whole paths, imported on first use, since paths import this room."""
 EpsilonPath: Any
-"""`jaxsvm.path.epsilon.EpsilonPath`."""
+"""`jaxsvm.path.epsilon.EpsilonPath`, imported on first use, since paths import this room."""
 epsilon_path: Callable[..., Any]
 """`jaxsvm.path.epsilon.epsilon_path`."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_PATHS:
-        return getattr(importlib.import_module(_OF_PATHS[name]), name)
+    if name in ("EpsilonPath", "epsilon_path"):
+        return getattr(importlib.import_module("jaxsvm.path.epsilon"), name)
     raise AttributeError(f"module 'jaxsvm.screening' has no attribute {name!r}")
 
 
