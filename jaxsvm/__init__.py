@@ -46,7 +46,7 @@ from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.problems.water_level import water_level, water_level_with_bias
 from jaxsvm.results.fit import Certificate, Fit, History, Status, check
 from jaxsvm.runtime.files import keep_programs, keep_programs_as_set
-from jaxsvm.runtime.meshes import shard_lanes
+from jaxsvm.runtime.loops import shard_lanes
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.around.on_simplex import polished, sampled
 from jaxsvm.solvers.around.screened import screened

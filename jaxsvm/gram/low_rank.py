@@ -25,7 +25,7 @@ from jaxsvm.numerics.precision import matmul, precisely
 from jaxsvm.numerics.selection import entry
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, transposed_product
 from jaxsvm.runtime.arrays import in_a_line, lengthened
-from jaxsvm.runtime.meshes import Spread
+from jaxsvm.runtime.loops import Spread
 
 
 @jax.tree_util.register_dataclass

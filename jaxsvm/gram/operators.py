@@ -20,8 +20,7 @@ from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import diagonal, matmul, over_support
 from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, taken, transposed_product
 from jaxsvm.runtime.arrays import in_a_line, lengthened, may_be_padded, on_device
-from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.runtime.meshes import Spread
+from jaxsvm.runtime.loops import Spread, fori_loop
 
 AT_ONCE = 8 * MEASURED.rows_per_tile
 """Samples up to which a matrix is computed, and multiplied in a wider dtype, in one piece: a loop saves nothing yet."""

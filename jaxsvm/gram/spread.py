@@ -22,7 +22,7 @@ from jaxsvm.kernels import Precomputed
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import Rows
 from jaxsvm.runtime.arrays import in_a_line, lengthened
-from jaxsvm.runtime.meshes import Spread
+from jaxsvm.runtime.loops import Spread
 
 ROWS_OF_A_DEVICE = 128
 """Larger shares of a device are multiples of this: searches then cut every share into whole blocks."""

@@ -60,7 +60,7 @@ def run(
     `awaited` steps a fit that awaits its finisher is not hopeless. The status is RUNNING only if there is a successor.
     """
     chunks, evaluations_shown, certifiable, told_to_stop = 1, None, False, False
-    mark, shown = (0, math.inf), cast(Any, None)
+    mark, shown = (0, math.inf), finish(solver, progress)
     running = int(progress.status) == Status.RUNNING and not stop.came
     while running:
         try:
@@ -166,8 +166,10 @@ def _stopped(problem: Problem, solver: Solver, progress: Progress, provisional: 
     """
     if certifiable:
         patience = time.monotonic() + 0.4  # seconds, of the second that a call may take to end
-        progress = proved_by_sums(problem, solver, progress)
-        if problem.n < MEASURED.samples_of_a_last_product or not proves_by_sums(problem, solver):
+        by_sums = proves_by_sums(problem, solver)
+        if by_sums:
+            progress = progress._replace(best=carried_program(cast(Restrictable, problem), solver, progress))
+        if problem.n < MEASURED.samples_of_a_last_product or not by_sums:
             progress = _certified(problem, solver, progress, provisional, lambda: time.monotonic() > patience)
     interrupted = jnp.asarray(np.int32(Status.INTERRUPTED))
     return progress._replace(status=interrupted) if int(progress.status) == Status.RUNNING else progress
@@ -296,10 +298,3 @@ def proves_by_sums(problem: Problem, solver: Solver) -> bool:
     """
     long = problem.n >= MEASURED.samples_of_a_long_product
     return long and solver.traits.carries_sums and problem.restricts and problem.gram.definite
-
-
-def proved_by_sums(problem: Problem, solver: Solver, progress: Progress) -> Progress:
-    """Return the progress with its current point as the best one, if `proves_by_sums` and it is better."""
-    if not proves_by_sums(problem, solver):
-        return progress
-    return progress._replace(best=carried_program(cast(Restrictable, problem), solver, progress))

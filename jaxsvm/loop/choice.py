@@ -37,7 +37,8 @@ def first_choice(problem: Problem, tol: Any, *, sets: bool = True, traced: bool 
     """
     small = problem.n <= MEASURED.samples_of_a_small_problem
     if problem.kind == "squared hinge":
-        if _by_newton(problem):
+        x, dense = problem.gram.design, problem.gram.feature_rows is not None
+        if problem.free_bias or dense or (x is not None and x.shape[1] < problem.n):
             return Newton(tol=tol)
         if not sets:
             return FrankWolfe(tol=tol)
@@ -71,11 +72,6 @@ def before_features(problem: Problem, solver: Solver) -> Solver:
     fits = problem.kind == "squared hinge" and not problem.free_bias and gram.design is None and gram.spread is None
     large = fits and _storable(problem) and _curvature(cast(Restrictable, problem)) > MEASURED.curvature_of_features
     return with_max_steps(solver, _few_steps(solver)) if large else solver
-
-
-def _by_newton(problem: Problem) -> bool:
-    x, dense = problem.gram.design, problem.gram.feature_rows is not None
-    return problem.free_bias or dense or (x is not None and x.shape[1] < problem.n)
 
 
 def _few_steps(solver: Solver) -> int:
@@ -146,8 +142,10 @@ def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int)
     """
     offered = steps * solver.fresh / problem.n
     widest = next((share for places, share in MEASURED.wide_supports if offered >= places), 1.0)
-    seen = steps >= MEASURED.sets_before_a_width and widest < 1
-    return seen and _curvature(problem) <= 60.0 and width(problem, state) > widest
+    if steps < MEASURED.sets_before_a_width or widest >= 1 or _curvature(problem) > 60.0:
+        return False
+    inside = np.asarray(state.s) < np.asarray(problem.targets)  # the margin: support vectors in the end
+    return float(inside[np.asarray(problem.present)].mean()) > widest
 
 
 def _curvature(problem: Restrictable) -> float:
@@ -163,12 +161,6 @@ def _rows_to_keep(problem: Problem) -> int:
     wanted = 2 ** math.ceil(math.log2(max(problem.n / 4, 2 * larger)))
     permitted = min(limit, problem.gram.memory or limit) // (problem.n * jnp.dtype(problem.gram.dtype).itemsize)
     return max(min(wanted, permitted), larger)
-
-
-def width(problem: Restrictable, state: Any) -> float:
-    """Return the share of the samples inside the margin: the share of support vectors in the end."""
-    present = np.asarray(problem.present)
-    return float((np.asarray(state.s) < np.asarray(problem.targets))[present].mean())
 
 
 def free(problem: Restrictable, state: Any) -> int:

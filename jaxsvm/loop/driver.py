@@ -46,8 +46,7 @@ from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, advice
 from jaxsvm.results.judge import in_dtype
 from jaxsvm.runtime.arrays import require_seconds, transfers
-from jaxsvm.runtime.loops import in_groups, while_loop
-from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
+from jaxsvm.runtime.loops import host_drives, in_automatic_axes, in_groups, while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import NEVER, HandOver, Solver, require_usable, with_max_steps
 from jaxsvm.solvers.start import Origin, given_start

@@ -32,7 +32,7 @@ from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, r
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.results.fit import Certificate, Fit, Status, StatusCode
 from jaxsvm.runtime.arrays import in_a_line, require_one_of, require_seconds, require_whole, transfers
-from jaxsvm.runtime.meshes import host_drives
+from jaxsvm.runtime.loops import host_drives
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 

@@ -32,7 +32,7 @@ from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.samples import checked
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import computed, in_a_line, on_device, transfers
-from jaxsvm.runtime.meshes import host_drives
+from jaxsvm.runtime.loops import host_drives
 from jaxsvm.solvers.contract import Solver
 
 

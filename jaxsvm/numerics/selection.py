@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.runtime.meshes import Spread
+from jaxsvm.runtime.loops import Spread
 
 
 def argmin(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Int[Array, ""]]:

@@ -11,7 +11,7 @@ kernel matrix.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -85,7 +85,12 @@ def _certified(grids: list[Grid], solver: CoarseToFine, key: Array, report: Any,
     if groups is None:
         reached = [(number, place) for number, place in tasks if place in grids[number].points]
         tasks = [(number, place) for number, place in reached if grids[number].points[place].carried is not None]
-        groups = [stacked([fit]) for fit in _by_carried_sums(grids, tasks, solver)]
+        groups = []
+        for number, place in tasks:
+            point = grids[number].points[place]
+            counters = _taken(_counters([point], solver), 0)
+            problem = grids[number].problems[place]
+            groups.append(stacked([_finish_carried(problem, point.x, point.f, point.carried, counters, solver.tol)]))
     if not tasks:
         return [in_order({}, np.exp(grid.logs), grid.problems[0]) for grid in grids]
     fits = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(tasks)], *groups)
@@ -159,13 +164,6 @@ def _taken(fits: Any, lane: int) -> Any:
 
 def _too_long(whole: SquaredHingeProblem) -> bool:
     return whole.n >= LOOP.samples_of_a_last_product and whole.gram.definite
-
-
-def _by_carried_sums(grids: list[Grid], tasks: list[tuple[int, int]], solver: CoarseToFine) -> Iterator[Fit]:
-    for number, place in tasks:
-        point = grids[number].points[place]
-        arguments = (point.x, point.f, point.carried, _taken(_counters([point], solver), 0), solver.tol)
-        yield _finish_carried(grids[number].problems[place], *arguments)
 
 
 @Program

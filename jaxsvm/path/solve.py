@@ -43,7 +43,7 @@ from jaxsvm.runtime.arrays import (
     require_whole,
     transfers,
 )
-from jaxsvm.runtime.meshes import host_drives, in_automatic_axes
+from jaxsvm.runtime.loops import host_drives, in_automatic_axes
 from jaxsvm.screening.reference import require_screenable, screenable
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO

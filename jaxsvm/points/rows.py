@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete, require_finite, require_part
 from jaxsvm.numerics.precision import matmul
 from jaxsvm.runtime.arrays import MAX_INT32, floating, in_a_line, on_device
-from jaxsvm.runtime.meshes import Spread, with_automatic_axes
+from jaxsvm.runtime.loops import Spread, with_automatic_axes
 
 if TYPE_CHECKING:
     from jax.experimental.sparse import BCSR

@@ -23,7 +23,7 @@ from jaxsvm.problems.contract import Problem, require_problem
 from jaxsvm.problems.samples import OfSamples
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import checked, lengthened, shortened
-from jaxsvm.runtime.meshes import Spread
+from jaxsvm.runtime.loops import Spread
 
 P = TypeVar("P", bound=Problem)
 S = TypeVar("S", bound=OfSamples)

@@ -328,7 +328,7 @@ def promoting() -> Iterator[None]:
 def automatic_context(*arguments: Any) -> contextlib.AbstractContextManager[Any]:
     """Return a context in which the Explicit axes of a mesh that a user has set (`jax.set_mesh`) are Auto.
 
-    It changes nothing where an argument is traced with Explicit axes: `in_automatic_axes` of `meshes.py` handles these.
+    It changes nothing where an argument is traced with Explicit axes: `in_automatic_axes` of `loops.py` handles these.
     """
     around = jax.sharding.get_abstract_mesh()
     if not around.explicit_axes or any(explicit_axes(leaf) for leaf in jax.tree.leaves(arguments)):

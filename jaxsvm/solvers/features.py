@@ -16,8 +16,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import matmul, plus_diagonal
 from jaxsvm.points.rows import Rows, product, transposed_product
 from jaxsvm.problems.contract import Problem
-from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.runtime.meshes import Spread
+from jaxsvm.runtime.loops import Spread, fori_loop
 
 
 def feature_matrix(problem: Problem) -> Any:

@@ -25,8 +25,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike, Rows, as_points
 from jaxsvm.problems.arguments import checked_weights
 from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory, transfers, zero_filled
-from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.runtime.meshes import Spread
+from jaxsvm.runtime.loops import Spread, fori_loop
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

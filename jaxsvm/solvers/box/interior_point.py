@@ -28,8 +28,7 @@ from jaxsvm.points.rows import product, transposed_product
 from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
-from jaxsvm.runtime.loops import fori_loop
-from jaxsvm.runtime.meshes import Spread
+from jaxsvm.runtime.loops import Spread, fori_loop
 from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.features import feature_matrix, weighted_squares
 from jaxsvm.solvers.start import StartLike
