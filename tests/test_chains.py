@@ -13,10 +13,10 @@ from test_path import GRID, N, compilations, data, gram, judge, kernel_of
 import jaxsvm
 from jaxsvm import FrankWolfe
 from jaxsvm.kernels import RBF
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.path import chains
 from jaxsvm.path.carried_chain import next_start
 from jaxsvm.path.chains import point_of, products_of
-from jaxsvm.path.measured import MEASURED
 
 SOLVER = FrankWolfe(tol=1e-5)
 

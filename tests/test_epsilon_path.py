@@ -10,7 +10,7 @@ from samples import data, hinge, kernel_matrix, svm
 import jaxsvm
 from jaxsvm import SMO, FrankWolfe, screening
 from jaxsvm.kernels import Linear
-from jaxsvm.path.measured import MEASURED
+from jaxsvm.loop.measured import MEASURED
 
 
 def primal(problem, fit, C):

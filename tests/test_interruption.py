@@ -571,7 +571,7 @@ def test_a_path_keeps_the_value_that_was_running(monkeypatch):
 
     press(monkeypatch, lambda number: number == 2)
     no_time_for_products(monkeypatch)
-    monkeypatch.setattr(coarse_to_fine, "LOOP", bursts.MEASURED)
+    monkeypatch.setattr(coarse_to_fine, "MEASURED", bursts.MEASURED)
     problem = squared()
     path = jaxsvm.solve_path(problem, [1.0, 300.0], tol=1e-12)
     assert path.status.name.tolist() == ["INTERRUPTED"] * 2

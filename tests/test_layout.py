@@ -55,7 +55,7 @@ LINES = {
     "model_selection": 1_010,
     "models": 1_730,
     "numerics": 1_475,
-    "path": 2_119,
+    "path": 2_083,
     "plots": 437,
     "points": 354,
     "problems": 2_967,

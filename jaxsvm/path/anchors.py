@@ -18,8 +18,7 @@ from jaxsvm.gram.measured import MEASURED as GRAM
 from jaxsvm.gram.operators import Gram, part_of, values_between
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption, result_of, unless, with_settings, workers
-from jaxsvm.loop.measured import MEASURED as LOOP
-from jaxsvm.path.measured import MEASURED
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit, Status, counted_by_name
 from jaxsvm.runtime.arrays import on_device
@@ -316,7 +315,7 @@ class _Hard:
 
     def run(self, program: Callable[..., Any], problem: SquaredHingeProblem, *arguments: Any) -> Any:
         """Call a program that takes a product with the kernel matrix; None after Ctrl-C."""
-        if problem.n < LOOP.samples_of_a_long_product:
+        if problem.n < MEASURED.samples_of_a_long_product:
             return program(problem, *arguments)
         return unless(lambda: self.stop.seen, program, problem, *arguments)
 

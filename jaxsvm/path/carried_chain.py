@@ -27,7 +27,7 @@ from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.loop.many import solve_whole
-from jaxsvm.loop.measured import MEASURED as LOOP
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.path.chains import (
@@ -43,7 +43,6 @@ from jaxsvm.path.chains import (
     scaled_up,
     validity,
 )
-from jaxsvm.path.measured import MEASURED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.results.fit import Counters, Fit, Status, bit_of, limbs_of, total_of
@@ -143,7 +142,7 @@ class CarriedChain:
         if float(problem.C) < float(point.C):
             return None  # it may be infeasible
         if float(problem.C) > float(point.valid_up_to):
-            if point.w is not None or not float(point.scaled_gap) <= LOOP.credible_share:
+            if point.w is not None or not float(point.scaled_gap) <= MEASURED.credible_share:
                 return None
             self.point = point = point._replace(**scaled_up(problem, point))
         pair = (point.a, point.products) if point.w is None else (point.w, point.w_products)
@@ -196,9 +195,9 @@ class CarriedChain:
         """
         x = few_features(problem)
         most = MEASURED.sets_of_a_value if x is None or self.last_fit is None else max(x.shape[1] ** 2 // 1000, 20)
-        small = LOOP.samples_of_one_working_set
-        crowded = free > LOOP.crowded_share * small
-        return WorkingSet(size=LOOP.samples_of_a_larger_set if crowded else small, max_steps=most)
+        small = MEASURED.samples_of_one_working_set
+        crowded = free > MEASURED.crowded_share * small
+        return WorkingSet(size=MEASURED.samples_of_a_larger_set if crowded else small, max_steps=most)
 
 
 def _work(steps: int, evaluations: int, solver: Solver) -> np.ndarray:

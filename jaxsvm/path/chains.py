@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import ConvergenceWarning, warn
 from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
-from jaxsvm.loop.measured import MEASURED as LOOP
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import ready_together
 from jaxsvm.numerics.precision import double, in_double, rounded, widened
 from jaxsvm.numerics.sizes import class_of, filled
@@ -287,7 +287,7 @@ def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[A
     dual = a @ (wide.targets - p / 2)
     gap = (wide.upper - a) @ loss + a @ jnp.maximum(margins - wide.targets, 0)
     cost = wide.upper @ loss / wide.C
-    room = LOOP.credible_share * solver.tol * dual - gap
+    room = MEASURED.credible_share * solver.tol * dual - gap
     valid_up_to = jnp.where(room > 0, wide.C + room / jnp.maximum(cost, 1e-300), 0)
     scale = _scale_without_loss(wide, margins)
     scaled_gap = (scale**2 * (a @ p) / 2 - dual) / dual / solver.tol

@@ -23,7 +23,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.loop.bursts import certified_by_sums
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption, unless, watching
-from jaxsvm.loop.measured import MEASURED as LOOP
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.path.anchors import CoarseToFine, Grid, GridPoint, is_far, solve_in_chains, stepper
 from jaxsvm.path.chains import in_order, interrupted, stacked
@@ -163,7 +163,7 @@ def _taken(fits: Any, lane: int) -> Any:
 
 
 def _too_long(whole: SquaredHingeProblem) -> bool:
-    return whole.n >= LOOP.samples_of_a_last_product and whole.gram.definite
+    return whole.n >= MEASURED.samples_of_a_last_product and whole.gram.definite
 
 
 @Program

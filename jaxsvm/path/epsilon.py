@@ -24,9 +24,9 @@ from jaxtyping import Array, Float
 from jaxsvm.errors import InputError
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.interruption import watching
+from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import ready
 from jaxsvm.path.chains import certified, point_of, products_of, scaled_up, stacked
-from jaxsvm.path.measured import MEASURED
 from jaxsvm.path.solve import Path, PathOptions, chain_link
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
