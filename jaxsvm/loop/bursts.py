@@ -130,7 +130,6 @@ def begun(problem: Problem, solver: Solver, key: Array, start: Any, init: Any, p
 
     The solver starts at `start` (`start_of`). If `init` is an unfinished fit, its steps count toward a finisher.
     """
-    start = Origin.of(problem) if start is None and solver.traits.knows_origin else start
     given = (problem, solver, key, start)
     wait = compiled_ahead(lambda: _first_calls(*given, provisional), *given, provisional)
     progress = _begin_program(start, problem.n)(*given)

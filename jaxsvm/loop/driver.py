@@ -41,7 +41,7 @@ from jaxsvm.loop.round import (
 )
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
-from jaxsvm.problems.contract import Problem, Restrictable, require_problem
+from jaxsvm.problems.contract import Problem, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, advice
 from jaxsvm.results.judge import in_dtype
@@ -49,7 +49,7 @@ from jaxsvm.runtime.arrays import require_seconds, transfers
 from jaxsvm.runtime.loops import host_drives, in_automatic_axes, in_groups, while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import NEVER, HandOver, Solver, require_usable, with_max_steps
-from jaxsvm.solvers.start import Origin, given_start
+from jaxsvm.solvers.start import given_start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +151,7 @@ def fit_compiled(problem: Problem, solver: Solver, key: Array, init: Any = None)
     require_usable(solver)
     n = problem.n
     (problem,) = ready_together([problem], [solver], pad=False)  # derivatives use the kernel values stored here
-    start = Origin.of(problem) if init is None and solver.traits.knows_origin else start_of(init, problem, solver, n)
+    start = start_of(init, problem, solver, n)
     constant, key, start, init = lax.stop_gradient((problem, key, start, init))
     solver = solver if is_concrete(solver) else lax.stop_gradient(solver)
     long = solver.traits.long_steps and problem.n >= MEASURED.samples_of_a_long_step
@@ -289,32 +289,22 @@ def _following(problem: Problem, turn: Turn, progress: Progress, *, may_change: 
 
 
 def _handed_over(
-    problem: Problem, turn: Turn, progress: Progress, following: HandOver, stop: Interruption, n: int
+    problem: Any, turn: Turn, progress: Progress, following: HandOver, stop: Interruption, n: int
 ) -> tuple[Turn, list[Counters]]:
     """Return the next solver's turn, and the counters of the fit of undecided samples before it, if there is one."""
     solver, inside = following.solver, []
     init = np.atleast_2d(turn.solver.dual_point(problem, progress.state)[0])[-1]
     remaining = max(int(turn.solver.max_steps) - int(steps_taken(progress)), 0)
     if following.undecided is not None:
-        inner = with_max_steps(turn.solver, remaining)
-        part = _solve_undecided(cast(Restrictable, problem), inner, turn.key, init, following.undecided, stop)
-        init, inside = np.asarray(part.alpha), [part.counters]
-        solver = with_max_steps(solver, max(remaining - int(part.counters.steps), 0))
+        samples, fixed = following.undecided  # the others keep their values
+        part, inner = problem.restrict(jnp.asarray(samples), fixed=fixed), with_max_steps(turn.solver, remaining)
+        found = drive(part, inner, turn.key, init[samples], stop=stop, options=QUIET)
+        init, inside = fixed.astype(init.dtype), [found.counters]
+        init[samples] = np.asarray(found.alpha)
+        solver = with_max_steps(solver, max(remaining - int(found.counters.steps), 0))
     key = jax.random.fold_in(turn.key, 1) if following.draws_anew else turn.key
     state = progress.state if following.takes_state else None
     return Turn(solver, key, init[:n], state, following.back, remaining, turn.returns), inside
-
-
-def _solve_undecided(
-    problem: Restrictable, solver: Solver, key: Array, point: np.ndarray, undecided: Any, stop: Interruption
-) -> Fit:
-    """Solve for the samples that screening left undecided; the others keep their values. Not certified."""
-    samples, fixed = undecided
-    part = problem.restrict(jnp.asarray(samples), fixed=fixed)
-    inside = drive(part, solver, key, point[samples], stop=stop, options=QUIET)
-    whole = fixed.astype(point.dtype)
-    whole[samples] = np.asarray(inside.alpha)
-    return dataclasses.replace(inside, alpha=whole)
 
 
 def warn_unless_converged(fitted: Fit, solver: Solver, problem: Problem) -> None:

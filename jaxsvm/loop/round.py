@@ -32,7 +32,7 @@ from jaxsvm.results.judge import better_answer, in_dtype, refused, verdict
 from jaxsvm.runtime.arrays import lengthened
 from jaxsvm.runtime.loops import fori_loop, once, while_loop
 from jaxsvm.solvers.contract import CERTIFIED_GAP, Solver, require_solves, stop_excess
-from jaxsvm.solvers.start import Resumed, Start
+from jaxsvm.solvers.start import Origin, Resumed, Start
 
 
 class Progress(NamedTuple):
@@ -353,13 +353,15 @@ def ready_together(
 def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
     """Return the start of a solver for a padded problem: of a fit the `Start` or `Resumed` that the solver takes."""
     size = problem.n
+    if init is None:
+        return Origin.of(problem) if solver.traits.knows_origin else None
     if isinstance(init, Fit) and solver.traits.resumes and np.shape(init.alpha) == (n,):
         if size != n:
             parts = {name: lengthened(getattr(init, name), size, 0) for name in ("alpha", "dual_coef")}
             init = dataclasses.replace(init, **parts)
         return Resumed.of(init, problem.y, solver)
     init = init.alpha if isinstance(init, Fit) else init
-    if init is None or n == size:
+    if n == size:
         return init
     shape = np.shape(init.point if isinstance(init, Start) else init)
     if shape != (n,):
