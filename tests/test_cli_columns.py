@@ -341,8 +341,7 @@ def test_a_grid_of_gamma(uneven, tmp_path):
         r"chosen gamma +0.", done.stdout
     )
     assert "is the largest of the grid" in done.stdout or "is the smallest of the grid" in done.stdout
-    assert str(page) in done.stdout and "gamma = 0." in page.read_text()
-    assert "<h2>Every gamma</h2>" in page.read_text()
+    assert str(page) in done.stdout and re.search(r"gamma +best C +cv accuracy", page.read_text())
     assert "add --folds" in refusal("path", file, "--gamma", "0.1,1") and "path" in refusal(
         "fit", file, "--gamma", "1,2"
     )
@@ -433,7 +432,7 @@ def test_nu(uneven, tmp_path):
     page = tmp_path / "page.html"
     grid = report_of("path", *options[1:], "--nu", 0.3, "--C", "0.01,1", "--folds", 3, "--report", page)
     assert grid["path"][1]["epsilon"] == report["epsilon"] > 0
-    assert f"<td>{report['epsilon']:.5g}</td>" in page.read_text() and "Cross-validated R2" in page.read_text()
+    assert f" {report['epsilon']:.5g} " in page.read_text() and "Cross-validated R2" in page.read_text()
     assert grid["chosen_C"] == 1 and grid["path"][1]["primal"] == pytest.approx(report["primal"])
     np.testing.assert_allclose(found["labels"], expected, atol=1e-3)
     assert report["certified"] and found["r2"] == pytest.approx(report["train_r2"])
@@ -455,13 +454,6 @@ def test_one_class(uneven, tmp_path):
     assert labelled["d"] == 2 and 0.5 < labelled["test_inside"] <= 1
     assert report_of("fit", file, *options, "--drop", "kind")["primal"] == pytest.approx(report["primal"], rel=1e-6)
     assert "fit" in refusal("path", bare, "--loss", "one_class")
-
-
-def test_a_value_that_stands_for_a_missing_one_is_named(tmp_path):
-    frame = pd.DataFrame({"a": [1.0, 2, 3, 1e30], "b": [0.0, 0, 0, 1], "kind": ["x", "y", "x", "y"]})
-    frame.to_csv(tmp_path / "a.csv", index=False)
-    note = report_of("fit", tmp_path / "a.csv", "--scale", "standardise")["note"]
-    assert "Column 'a' holds a value of size 1e+30 and no other above 3" in note and "'b'" not in note
 
 
 @pytest.mark.parametrize(

@@ -153,9 +153,11 @@ def test_fifty_of_them(kind):
 def test_ctrl_c_on_the_command_line(tmp_path, command):
     """The model and the report are there, and the exit code says what came in between."""
     table = tmp_path / "data.csv"
-    np.savetxt(table, np.column_stack([interrupted.X, interrupted.Y]), delimiter=",", header="a,b,c,y", comments="")
-    options = ["--solver", "classic", "--tol", "1e-13", "--max-steps", str(2**31 - 1), "--json", "--out"]
-    options += [str(tmp_path / "model.npz")] + (["--C", "1e-4,1,100", "--save-C", "1e-4"] if command == "path" else [])
+    x = np.random.default_rng(0).normal(size=(20_000, 8))
+    y = np.where(x[:, 0] * x[:, 1] + np.random.default_rng(1).normal(size=20_000) > 0, 1, -1)
+    np.savetxt(table, np.column_stack([x, y]), delimiter=",", header="a,b,c,d,e,f,g,h,y", comments="")
+    options = ["--loss", "hinge", "--tol", "1e-9", "--json", "--out", str(tmp_path / "model.npz")]
+    options += ["--C", "1e-4,1,100", "--folds", "3"] if command == "path" else ["--C", "100"]
     environment = ENVIRONMENT | {"JAXSVM_CACHE": str(tmp_path.parent / "programs")}
     took = []
     for attempt in range(3):  # the first compiles; its answer counts, its time does not

@@ -52,7 +52,7 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                     warnings.simplefilter("ignore", ConvergenceWarning)  # the report gives the status
                     require(sys.stdout is not None, "the report cannot be written: stdout is closed.")
                     function(**given)
-            except InputError as error:
+            except (InputError, OSError, UnicodeEncodeError) as error:  # of a full disk, or of an encoding of stdout
                 complain(str(error))
                 raise typer.Exit(Exit.BAD_INPUT) from None
             except KeyboardInterrupt:

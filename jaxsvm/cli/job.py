@@ -12,7 +12,7 @@ import numpy as np
 
 import jaxsvm
 from jaxsvm.cli.options import Training
-from jaxsvm.cli.report import progress_bar, totals
+from jaxsvm.cli.report import kernel_to_dict, progress_bar, totals
 from jaxsvm.cli.source import coreset_in, training_points, training_source
 from jaxsvm.datasets import Dataset, Scaling, two_classes
 from jaxsvm.datasets.labels import index_of, several_classes, targets, value_of
@@ -22,8 +22,7 @@ from jaxsvm.kernels.width import resolve_gamma
 from jaxsvm.loop.interruption import until_halt, watching
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.model_selection.folds import fold_masks
-from jaxsvm.models.description import kernel_to_dict, named_kernel, scikit_learn_kernel
-from jaxsvm.models.libsvm import model_of
+from jaxsvm.models.libsvm import model_of, named_kernel, scikit_learn_kernel
 from jaxsvm.models.model import Model, compact, is_right, predict
 from jaxsvm.points.rows import is_sparse
 from jaxsvm.results.fit import Status
@@ -46,7 +45,7 @@ class Job:
     note: str | None  # what was decided about the file, and a warning about its columns; None if neither
 
     @property
-    def by_estimator(self) -> bool:
+    def takes_estimator(self) -> bool:
         """Return whether an estimator of `jaxsvm.estimators` trains it, and not `jaxsvm.fit` of one problem."""
         several = self.classes is not None and len(self.classes) > 2
         return several or self.options.nu is not None or self.options.loss == "one_class"
@@ -82,7 +81,7 @@ class Job:
             **({"machines": k * (k - 1) // 2} if k > 2 else {}),
             **({} if self.factors is None else {"class_weight": self.factors.tolist()}),
             **({} if self.weight is None else {"total_weight": float(self.weight.sum())}),
-            "scale": options.scale, "kernel": kernel_to_dict(self.kernel), "solver": options.solver, "tol": options.tol,
+            "scale": options.scale, "kernel": kernel_to_dict(self.kernel), "tol": options.tol,
         }  # fmt: skip
 
     def score(self, model: Model) -> float | None:
@@ -128,19 +127,14 @@ def prepare(options: Training) -> Job:
     dataset, preparation = (dataset, None) if source is None else training_points(source, options, train)
     x, y, weight = dataset.x[train], y[train], None if small is None else small.weight[train]
     scaling, scaled = None, options.scale != "none" or (small is not None and "mean" in small.info)
-    notes = [
-        *(f"{note[0].upper()}{note[1:]}." for note in dataset.notes),
-        *_odd_columns(x, dataset.layout.columns, scaled),
-    ]
+    unlike = None if scaled else _unlike_columns(x, dataset.layout.columns)
+    notes = [*(f"{note[0].upper()}{note[1:]}." for note in dataset.notes), unlike]
     if small is not None and "mean" in small.info:
         require(options.scale == "none", f"--scale is {options.scale}: {options.data} is scaled; leave it out.")
         scaling: Any = Scaling(np.asarray(small.info["mean"]), 1 / np.asarray(small.info["scale"]))  # pyright: ignore
     elif options.scale != "none":
         scaling = (Scaling.min_max if options.scale == "min-max" else Scaling.standardise)(x)
         x = scaling(x)
-    several = classes is not None and len(classes) > 2
-    need = "it is for two classes; leave it out, or choose one class against the rest with --positive."
-    require(not several or options.solver == "auto", f"--solver is {options.solver}: {need}")
     return Job(
         options=options,
         x=x,
@@ -151,7 +145,7 @@ def prepare(options: Training) -> Job:
         kernel=_kernel(options, x),
         test=None if test is None else (dataset.x[test], labels[test]),
         parts={"scaling": scaling, "layout": dataset.layout, "preparation": preparation},
-        note=" ".join(notes) or None,
+        note=" ".join(filter(None, notes)) or None,
     )
 
 
@@ -179,50 +173,40 @@ def _factors(
     if wanted == "balanced":  # the same total for each class
         counts = np.bincount(np.unique(y, return_inverse=True)[1], weight)
         return counts.sum() / (len(classes) * counts)
-    factors, known = np.ones(len(classes)), classes.tolist()
-    for part in wanted.split(","):
-        label, _, number = part.rpartition("=")
-        place = index_of(label.strip(), known)
-        need = f"--class-weight is {wanted!r}: 'balanced', or factors such as {known[0]}=2,{known[1]}=1 are needed"
-        require(place is not None, f"{need}; the labels are {', '.join(map(str, known[:6]))}.")
-        try:
-            factors[place] = float(number)
-        except ValueError:
-            factors[place] = np.nan
-        require(bool(0 < factors[place] < math.inf), f"{need}, each a positive number.")
-    return factors
+    known = classes.tolist()
+    need = f"--class-weight is {wanted!r}: 'balanced', or positive factors such as {known[0]}=2,{known[1]}=1 are needed"
+    parts = [part.rpartition("=") for part in wanted.split(",")]
+    try:
+        given: dict[int | None, float] = {index_of(label.strip(), known): float(number) for label, _, number in parts}
+    except ValueError:
+        given = {None: math.nan}
+    sound = None not in given and all(0 < factor < math.inf for factor in given.values())
+    require(sound, f"{need}; the labels are {', '.join(map(str, known[:6]))}.")
+    return np.array([given.get(place, 1.0) for place in range(len(known))])
 
 
 def _kernel(options: Training, x: Any) -> Kernel:
     """Build the kernel, with a width from the training points where no number is given."""
-    name = "poly" if options.kernel == "polynomial" else options.kernel
-    gamma = None if name == "linear" else resolve_gamma("scale" if options.gamma is None else options.gamma, x)
-    coef0 = float(name == "poly") if options.coef0 is None else options.coef0
-    return named_kernel(name, gamma, coef0, options.degree or 3)
+    gamma = None if options.kernel == "linear" else resolve_gamma(options.gamma or "scale", x)
+    coef0 = float(options.kernel == "polynomial") if options.coef0 is None else options.coef0
+    return named_kernel(options.kernel, gamma, coef0, options.degree or 3)
 
 
-def _odd_columns(x: Any, names: tuple[str, ...] | None, scaled: bool) -> list[str]:
-    """Return notes on a value that is a thousand times all others of its column, and on columns of unlike spread."""
+def _unlike_columns(x: Any, names: tuple[str, ...] | None) -> str | None:
+    """Return a note on columns of unlike spread, of which the kernel sees few; None if there are none."""
     if is_sparse(x) or len(x) < 2:
-        return []
-    title = [f"column {at}" for at in range(x.shape[1])] if names is None else list(map(repr, names))
-    second, largest = np.partition(np.abs(x), -2, axis=0)[-2:]
-    notes = [
-        f"Column {title[at].removeprefix('column ')} holds a value of size {largest[at]:.3g} and no other above "
-        f"{second[at]:.3g}: if it stands for a missing one, leave it empty and say --impute mean."
-        for at in np.flatnonzero((second > 0) & (largest / 1000 > second))[:1].tolist()
-    ]
+        return None
     with np.errstate(over="ignore", invalid="ignore"):
         spread = np.std(x, axis=0)
+    title = [f"column {at}" for at in range(x.shape[1])] if names is None else list(map(repr, names))
     order = np.argsort(spread, kind="stable")[np.count_nonzero(spread == 0) :].tolist()  # those that vary
-    for narrow, least in ((order[0], 1000), (order[(len(order) - 1) // 2], 30)) if order and not scaled else ():
+    for narrow, least in ((order[0], 1000), (order[(len(order) - 1) // 2], 30)) if order else ():
         if (ratio := float(spread[order[-1]]) / float(spread[narrow])) >= least:
-            return [
-                *notes,
+            return (
                 f"Columns are not scaled: {title[order[-1]]} varies {ratio:.2g} times as much as {title[narrow]}, and "
-                "the kernel sees little but the former. --scale standardise gives all of them a say.",
-            ]
-    return notes
+                "the kernel sees little but the former. --scale standardise gives all of them a say."
+            )
+    return None
 
 
 def score_of(predicted: Any, y: np.ndarray, classes: tuple[Any, ...] | None) -> float | None:
@@ -264,8 +248,10 @@ def _solution(job: Job, C: float | None, statuses: Any, steps: Any, score: Any, 
 
 def solved(job: Job, Cs: list[float]) -> dict[int, Solution]:
     """Solve the job at each C; return the solutions by index, but for those that Ctrl-C or the time limit left out."""
-    with progress_bar("fit" if len(Cs) == 1 else "path", len(Cs) if len(Cs) > 1 or job.by_estimator else None) as bar:
-        return (_by_estimator if job.by_estimator else _of_one_problem)(job, Cs, bar)
+    with progress_bar(
+        "fit" if len(Cs) == 1 else "path", len(Cs) if len(Cs) > 1 or job.takes_estimator else None
+    ) as bar:
+        return (by_estimator if job.takes_estimator else _of_one_problem)(job, Cs, bar)
 
 
 def _of_one_problem(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -> dict[int, Solution]:
@@ -273,9 +259,8 @@ def _of_one_problem(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -
         note = f"gap {float(given[-1].certificate.relative_gap):.2g}, {int(given[-1].steps)} steps"
         bar(advance=len(given) - 1, note=note)  # pyright: ignore[reportOptionalCall]
 
-    problem, options = _problem(job, Cs[0]), _how(job.options)
-    options |= {"key": jax.random.key(job.options.seed), "max_seconds": job.options.max_seconds}
-    options["callback"] = None if bar is None else draw
+    problem, options = _problem(job, Cs[0]), {"tol": job.options.tol, "max_seconds": job.options.max_seconds}
+    options |= {"key": jax.random.key(job.options.seed), "callback": None if bar is None else draw}
     if len(Cs) > 1:
         fits = jax.tree.map(np.asarray, jaxsvm.solve_path(problem, Cs, **options).fits)  # slices are not compiled
         reached = ~np.isinf(fits.certificate.relative_gap) | (fits.status.code != Status.INTERRUPTED)
@@ -306,22 +291,13 @@ def _problem(job: Job, C: float) -> Any:
     return jaxsvm.svm_problem(gram, job.y, C, sample_weight=weight)
 
 
-def _how(options: Training) -> dict[str, Any]:
-    """Return the solver that is named, or else the tolerance, as arguments of the library."""
-    limits = {"tol": options.tol, "max_steps": 1_000_000 if options.max_steps is None else options.max_steps}
-    if options.solver == "auto":
-        return {"tol": options.tol}
-    if options.solver == "cvm":
-        return {"solver": jaxsvm.CoreVectorMachine(**limits)}
-    return {"solver": jaxsvm.FrankWolfe(variant=options.solver, **limits)}
-
-
-def _by_estimator(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -> dict[int, Solution]:
+def by_estimator(job: Job, Cs: list[float], bar: Callable[..., Any] | None, **parameters: Any) -> dict[int, Solution]:
+    """Solve the job at each C by its estimator, with these parameters."""
     solutions: dict[int, Solution] = {}
     one_class, named = job.metric == "inside", "C" if job.options.nu is None else f"--nu is {job.options.nu}"
     with errors_of(named), watching(), suppress(KeyboardInterrupt):
         for place, C in until_halt(enumerate(Cs)):
-            machines = estimator(job, C).fit(job.x, job.codes)
+            machines = estimator(job, C, **parameters).fit(job.x, job.codes, sample_weight=job.weight)
             score = np.mean(machines.predict(job.x) > 0) if one_class else machines.score(job.x, job.codes)
             found = {"epsilon": float(machines.epsilon_)} if hasattr(machines, "epsilon_") else {}
             shown, steps, model = C if hasattr(machines, "C") else None, machines.n_iter_, model_of(machines)
@@ -358,9 +334,9 @@ def estimator(job: Job, C: float, **more: Any) -> Any:
 def scores_of_folds(job: Job, Cs: list[float], folds: int) -> Scores:
     """Score each C on the samples that folds leave out."""
     y, seed = job.codes, job.options.seed
-    if job.metric == "accuracy" and not job.by_estimator:
+    if job.metric == "accuracy" and not job.takes_estimator:
         with progress_bar("folds"):
-            return jaxsvm.cross_validate(_problem(job, 1.0), Cs, folds, seed=seed, **_how(job.options))
+            return jaxsvm.cross_validate(_problem(job, 1.0), Cs, folds, seed=seed, tol=job.options.tol)
     from sklearn.model_selection import KFold, cross_val_score
 
     splits: Any = KFold(folds, shuffle=True, random_state=seed)

@@ -16,12 +16,11 @@ import jaxsvm
 from jaxsvm.cli.app import command
 from jaxsvm.cli.job import score_of
 from jaxsvm.cli.options import Data, Drop, IndexBase, Json, Label, Text, listed, of_data, of_output, zero_based
-from jaxsvm.cli.report import check_writable, printable, save, show, totals, write
+from jaxsvm.cli.report import check_writable, kernel_to_dict, printable, save, show, totals, write
 from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
 from jaxsvm.datasets import load
 from jaxsvm.errors import EXTRAS, require
 from jaxsvm.loop.interruption import workers
-from jaxsvm.models.description import kernel_to_dict
 from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model, decision_function, labels_of, load_model
 from jaxsvm.points.rows import is_sparse
@@ -59,7 +58,11 @@ def predict(
         dataset = new_points(loaded, data, label, unlabelled, part, index_base, decimal, tuple(listed(drop)))
         values = np.asarray(decision_function(loaded, dataset.x))
         predicted = labels_of(loaded, values)
-    labels, classes, chances = predicted.tolist(), loaded.classes, _probabilities(loaded, values)
+    labels, classes, chances = predicted.tolist(), loaded.classes, None
+    if loaded.sigmoids is not None:
+        from jaxsvm.estimators.probability import of_classes  # it imports scikit-learn
+
+        chances = of_classes(values.reshape(len(values), -1), loaded.sigmoids, len(classes or ()))
     score = None if dataset.y is None else score_of(predicted, dataset.y, classes)
     metric = "r2" if classes is None else "accuracy"
     if out is not None:
@@ -76,18 +79,6 @@ def predict(
     said = f", {metric} {unknown}" if dataset.y is not None else "" if unlabelled else ", no labels in DATA"
     typer.echo("\n".join(map(printable, [f"{len(labels)} points{said}", *dataset.notes])), err=True)
     return None
-
-
-def _probabilities(model: Model, values: np.ndarray) -> np.ndarray | None:
-    """Return probabilities of the classes, `(m, k)`, of a model that was trained with --probability; else None."""
-    if model.sigmoids is None:
-        return None
-    from jaxsvm.estimators.probability import Sigmoid, coupled  # it imports scikit-learn
-
-    machines = zip(model.sigmoids, values.reshape(len(values), -1).T, strict=True)
-    p = np.stack([Sigmoid(*pair)(column) for pair, column in machines], axis=1)
-    k = len(model.classes or ())
-    return np.hstack([1 - p, p]) if k == 2 else coupled(p, k)
 
 
 def _table(labels: list[Any], values: np.ndarray, classes: Any, chances: np.ndarray | None) -> str:

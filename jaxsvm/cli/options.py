@@ -8,34 +8,22 @@ from typing import Annotated, Any, Literal
 import typer
 
 from jaxsvm.errors import require
+from jaxsvm.models.libsvm import kernel_class
 
 of_data, of_model, of_solver, of_output = (
     functools.partial(typer.Option, rich_help_panel=group) for group in ("Data", "Model", "Solver", "Output")
 )
 """Options by the group of `--help` in which they stand."""
 
-KERNEL_OPTIONS = {
-    "linear": (),
-    "rbf": ("gamma",),
-    "polynomial": ("gamma", "degree", "coef0"),
-    "laplacian": ("gamma",),
-    "sigmoid": ("gamma", "coef0"),
-}
-"""The kernels, and the options that each of them uses."""
-
 CLASSES = ("squared_hinge", "hinge")
 USED_BY = {
     "epsilon": ("epsilon_insensitive",),
     "nu": ("hinge", "epsilon_insensitive", "one_class"),
-    "solver": ("squared_hinge",),
-    "max_steps": ("squared_hinge",),
     **dict.fromkeys(("positive", "class_weight", "probability"), CLASSES),
 }
 """The losses that an option is for, if it is not for all."""
 
-
 Kernel = Literal["linear", "rbf", "polynomial", "laplacian", "sigmoid"]
-Solver = Literal["auto", "smo", "pairwise", "away", "classic", "cvm"]
 Scale = Literal["none", "standardise", "min-max", "standardize"]
 Text = str | None
 Number = float | None
@@ -79,8 +67,6 @@ class Training:
     class_weight: Annotated[Text, of_model(help="Factors of C by class.", metavar="balanced|A=2,B=1")] = None
     probability: Annotated[bool, of_model("--probability", help="Give the model probabilities: more fits.")] = False
     tol: Tol = 1e-4
-    solver: Annotated[Solver, of_solver(help="Solver of two classes and the squared hinge.")] = "auto"
-    max_steps: Annotated[int | None, of_solver(help="Cap on the steps of such a solver.", min=0, max=2**31 - 1)] = None
     max_seconds: MaxSeconds = None
     dtype: Annotated[Literal["float32", "float64"], of_solver(help="Floating-point type.")] = "float64"
     seed: Seed = 0
@@ -91,13 +77,11 @@ class Training:
         """Refuse options that the chosen loss or kernel does not use."""
         for name, losses in USED_BY.items():
             value, need = getattr(self, name), f"it is for --loss {' or '.join(losses)}; leave it out."
-            used = value in (None, False, "auto") or self.loss in losses
+            used = value in (None, False) or self.loss in losses
             require(used, f"--{name.replace('_', '-')} is {value}: {need}")
         require(self.nu is None or self.epsilon is None, f"--epsilon is {self.epsilon}: --nu finds it; leave one out.")
         require(self.nu != 0, "--nu is 0: more than 0 and at most 1 is needed.")
-        need = "--max-steps is for a named solver: add --solver smo, say."
-        require(self.max_steps is None or self.solver != "auto", need)
-        known = KERNEL_OPTIONS[self.kernel]
+        known = [field.name for field in dataclasses.fields(kernel_class(self.kernel))]
         for name in {"gamma", "degree", "coef0"} - set(known):
             need = f"the {self.kernel} kernel does not use it (it uses {', '.join(known) or 'none'}); leave it out."
             require(getattr(self, name) is None, f"--{name} is {getattr(self, name)}: {need}")

@@ -21,15 +21,12 @@ def fit_join(
     label: Annotated[str, of_data(help="Column of the label in that table.")],
     table: Annotated[Texts, of_data(help="Another table or view; repeat for each.")] = None,
     key: Annotated[Texts, of_data(help="Columns that join; default: of equal names.", metavar="A.X=B.Y")] = None,
-    feature: Annotated[Texts, of_data(help="A feature; default: all others.", metavar="TABLE.COLUMN")] = None,
     positive: Positive = None,
     missing: Annotated[Literal["refuse", "impute", "drop"], of_data(help="Treatment of missing values.")] = "refuse",
     scale: Annotated[Literal["none", "max", "standard"], of_data(help="Scaling of numeric columns.")] = "standard",
     lam: Annotated[Number, of_model(help="Regulariser: mean loss + lam |w|^2.")] = None,
     C: Annotated[Number, of_model("--C", help="Penalty instead of --lam: lam = 1 / (2 C N).")] = None,
     loss: Annotated[Literal["hinge", "squared_hinge"], of_model(help="Loss to minimise beside lam |w|^2.")] = "hinge",
-    engine: Annotated[str, of_solver(help="Engine: auto, formed, rows, merge, grid or sketch.")] = "auto",
-    eps: Annotated[float, of_solver(help="Accuracy of the sketch's counts.")] = 0.1,
     tol: Tol = 1e-3,
     max_steps: Annotated[int, of_solver(help="Cap on passes over the tables.")] = 200,
     max_seconds: MaxSeconds = None,
@@ -39,24 +36,19 @@ def fit_join(
 ) -> None:
     """Fit a linear SVM over the join of tables in a DuckDB file, without forming the join."""
     check_writable(sql, database, option="--sql")
-    keys, features = _keys(key or []), {}
+    keys = _keys(key or [])
     names: list[str] = list(dict.fromkeys([fact, *(table or []), *(name for pair in keys for name in pair)]))
     require(len(names) > 1, "--table is missing: name at least one table that joins --fact, or a --key.")
-    for text in feature or []:
-        name, column = _column("--feature", text)
-        features.setdefault(name, []).append(column)
     with jax.enable_x64(True), Interrupts() as interrupts:
         join = jaxsvm.relational.from_duckdb(
-            database, names, (fact, label), keys=keys or None, features=features or None, missing=missing,
-            positive=positive,
-        )  # fmt: skip
+            database, names, (fact, label), keys=keys or None, missing=missing, positive=positive
+        )
         if sql is not None:
             require_free(join, score)
         lam = 1e-3 if lam is None and C is None else lam
         with progress_bar("relational", max_steps) as bar:
             fitted = jaxsvm.relational.fit(
-                join, lam, eps, engine, C=C, loss=loss, scale=scale, tol=tol, max_steps=max_steps,
-                max_seconds=max_seconds,
+                join, lam, C=C, loss=loss, scale=scale, tol=tol, max_steps=max_steps, max_seconds=max_seconds,
                 callback=bar and (lambda *now: bar(completed=now[0], note=f"F* in [{now[1]:.4g}, {now[2]:.4g}]")),
             )  # fmt: skip
         interrupts.armed = False
@@ -73,19 +65,13 @@ def fit_join(
     finish([fitted.status.name], interrupts.seen)
 
 
-def _column(name: str, text: str) -> tuple[str, str]:
-    """Split "table.column", a value of the option `name`."""
-    table, _, column = text.strip().partition(".")
-    require(bool(table and column), f"{name} has {text!r}: table.column is needed.")
-    return table, column
-
-
 def _keys(texts: list[str]) -> dict[tuple[str, str], dict[str, str]]:
     """Parse "table.column=table.column": the joined columns of each pair of tables."""
     keys: dict[tuple[str, str], dict[str, str]] = {}
     for text in texts:
-        left, sign, right = text.partition("=")
-        require(bool(sign), f"--key has {text!r}: table.column=table.column is needed.")
-        (a, x), (b, y) = _column("--key", left), _column("--key", right)
+        sides = [side.strip().partition(".") for side in text.split("=")]
+        sound = len(sides) == 2 and all(table and column for table, _, column in sides)
+        require(sound, f"--key has {text!r}: table.column=table.column is needed.")
+        (a, _, x), (b, _, y) = sides
         keys.setdefault((a, b), {})[x] = y
     return keys

@@ -1,6 +1,7 @@
 """What the command says, on stdout as tables or JSON and on stderr; its exit codes, its files, and Ctrl-C."""
 
 import contextlib
+import dataclasses
 import enum
 import errno
 import json
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from jaxsvm.errors import InputError, require
+from jaxsvm.kernels import Kernel
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.results.fit import Certificate, Status, advice
 from jaxsvm.runtime.files import require_writable, write_whole
@@ -36,43 +38,47 @@ class Exit(enum.IntEnum):
 
 ADVICE = {
     Status.STALLED: "The floor of the numbers is reached: use a larger --tol, scaled columns or a smaller C.",
-    Status.MAX_STEPS: "Raise --max-steps or --nu, or loosen --tol.",
+    Status.MAX_STEPS: "Raise --max-steps (of relational) or --nu, or loosen --tol.",
     Status.INTERRUPTED: "Give it more time or loosen --tol.",
 }
 """Advice for a status in terms of the command's options; `results/fit.py` names the library's arguments."""
 
 
 def show(as_json: bool, report: dict[str, Any]) -> None:
-    """Print a report as JSON, or as text: the facts, tables, the note."""
+    """Print a report as JSON, or as text."""
     if as_json:
         strict = json.loads(json.dumps(report), parse_constant=lambda _: None)  # JSON has no NaN
-        write(json.dumps(strict, indent=2) + "\n")
-        return
+        return write(json.dumps(strict, indent=2) + "\n")
     console = Console(soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else 160)
+    with console.capture() as captured:
+        for part in parts_of(report):
+            console.print(part)
+    return write(captured.get())
+
+
+def parts_of(report: dict[str, Any]) -> Iterator[Table | str]:
+    """Yield the parts of a report as text: its facts, its tables, in which the chosen row is bold, and its note."""
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
         if name not in ("path", "widths", "note") and value is not None and value != []:
             size = f"{value / 2**30:.4g} GiB" if name.endswith("_memory") else None
             facts.add_row(name.replace("_", " "), size or shown(value))
-    with console.capture() as captured:
-        console.print(facts)
-        for rows in filter(None, (report.get("widths"), report.get("path"))):
-            titles, lines = cells(rows)
-            columns = [Column(title, justify="right", overflow="fold") for title in titles]
-            table = Table(*columns, box=None, pad_edge=False)
-            for row, line in zip(rows, lines, strict=True):
-                table.add_row(*line, style=None if row.get("certified", True) else "red")
-            console.print(table)
-        if report.get("note"):
-            console.print(printable(report["note"]))
-    write(captured.get())
-
-
-def cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the titles and the cells of a table of rows, without columns that are empty or of truth values."""
-    names = [name for name in rows[0] if any(not isinstance(row[name], bool | None) for row in rows)]
-    lines = [["" if row[name] is None else shown(row[name]) for name in names] for row in rows]
-    return [printable(name).replace("_", " ") for name in names], lines
+    yield facts
+    for rows, key in ((report.get("widths"), "gamma"), (report.get("path"), "C")):
+        if rows:
+            names = [name for name in rows[0] if any(not isinstance(row[name], bool | None) for row in rows)]
+            titles = (printable(name).replace("_", " ") for name in names)
+            table = Table(
+                *(Column(each, justify="right", overflow="fold") for each in titles), box=None, pad_edge=False
+            )
+            for row in rows:
+                chosen = "bold" if row[key] == report.get(f"chosen_{key}") else ""
+                table.add_row(
+                    *(shown(row[name]) for name in names), style=chosen if row.get("certified", True) else "red"
+                )
+            yield table
+    if report.get("note"):
+        yield printable(report["note"])
 
 
 def shown(value: Any) -> str:
@@ -84,30 +90,30 @@ def shown(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else "" if value is None else printable(str(value)) or "(unnamed)"
 
 
+def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
+    """Describe a kernel by JSON's types, for reports."""
+    fields = {}
+    for field in dataclasses.fields(kernel):  # pyright: ignore[reportArgumentType]  # every kernel is a dataclass
+        value = getattr(kernel, field.name)
+        fields[field.name] = kernel_to_dict(value) if isinstance(value, Kernel) else np.asarray(value).tolist()
+    return {"kernel": type(kernel).__name__, **fields}
+
+
 def printable(text: str) -> str:
     """Return a text with control characters written as escapes: labels and names must not move a terminal's cursor."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def write(text: str) -> None:
-    """Write a text to stdout; a reader that has read enough, such as `head`, is no failure.
-
-    Raises:
-        InputError: If stdout is full, or its encoding lacks a character.
-    """
+    """Write a text to stdout; a reader that has read enough, such as `head`, is no failure."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"the report cannot be written: stdout takes {error.encoding}, which has no {error.object[error.start]!a}; "
-            "set PYTHONIOENCODING=utf-8."
-        ) from None
     except OSError as error:
         with contextlib.suppress(OSError, ValueError):  # else Python writes the rest when it leaves, and fails again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno != errno.EPIPE:
-            raise InputError(f"the report cannot be written to stdout: {error.strerror or error}.") from None
+            raise
 
 
 def complain(message: str) -> None:
@@ -162,15 +168,11 @@ def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None
 
 def save(out: str | None, content: str | Callable[[str], Any], option: str = "--out") -> None:
     """Write a text, or call what writes a file of this name; None: write nothing."""
-    if out is None:
-        return
-    try:
-        if isinstance(content, str):
-            write_whole(lambda file: file.write(content.encode()), out)
-        else:
-            content(out)
-    except OSError as error:
-        raise InputError(f"{option} is {out!r}: cannot be written: {error.strerror or error}.") from error
+    if out is not None:
+        try:
+            write_whole(lambda file: file.write(content.encode()), out) if isinstance(content, str) else content(out)
+        except OSError as error:
+            raise InputError(f"{option} is {out!r}: cannot be written: {error.strerror or error}.") from error
 
 
 class Interrupts(Interruption):

@@ -1,6 +1,6 @@
 """The commands that train, `jaxsvm fit` and `jaxsvm path`, and the report of a path as an HTML page.
 
-The page has tables and pictures, without scripts or links to other files.
+The page has the report and pictures, without scripts or links to other files.
 """
 
 import base64
@@ -8,27 +8,39 @@ import dataclasses
 import html
 import io
 import math
+import os
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import jax
 import numpy as np
+from rich.console import Console
 
 import jaxsvm
 from jaxsvm.cli.app import command
-from jaxsvm.cli.job import Job, Solution, errors_of, estimator, prepare, scores_of_folds, solved
-from jaxsvm.cli.options import Number, Text, Training, of_model, of_output
-from jaxsvm.cli.report import Interrupts, cells, check_writable, complain, finish, save, show, shown
+from jaxsvm.cli.job import Job, Solution, by_estimator, prepare, scores_of_folds, solved
+from jaxsvm.cli.options import Text, Training, of_model, of_output
+from jaxsvm.cli.report import Interrupts, check_writable, complain, finish, parts_of, save, show
 from jaxsvm.errors import InputError, require
 from jaxsvm.model_selection.cross_validation import Scores, end_of
-from jaxsvm.models.libsvm import model_of
 from jaxsvm.plots.pictures import BLUE, GREEN, ORANGE, PURPLE, RED, against_C, axes_of, path_scores
 
-OPTIMISTIC = (
-    "The test score at the chosen C is optimistic: C was chosen for it, on these same samples. "
-    "Samples that took no part in the choice measure it honestly."
-)
+DRAWN = {"support": GREEN, "relative gap": BLUE, "primal": ORANGE, "test accuracy": PURPLE, "test r2": PURPLE}
+"""What of a path is drawn, and its colour."""
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Path over C: {name}</title><style>
+body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
+pre {{ font-size: .8rem; overflow-x: auto; }} img {{ width: 29rem; max-width: 100%; }}
+footer {{ color: #666; font-size: .85rem; }}
+</style></head><body>
+<h1>Path over C: {name}</h1><p>{summary}</p>
+{pictures}
+{report}
+<footer>jaxsvm {version}. A relative gap is primal / dual - 1, from values recomputed from scratch: the optimum lies
+between the two.</footer></body></html>
+"""
 
 
 @command("fit")
@@ -44,7 +56,7 @@ def fit(
     with jax.enable_x64(options.dtype == "float64"), Interrupts() as interrupts:
         job = prepare(options)
         started = time.monotonic()
-        with interrupts.within(options.max_seconds if job.by_estimator else None):
+        with interrupts.within(options.max_seconds if job.takes_estimator else None):
             solution = solved(job, [C]).get(0)
         if solution is None:
             short = InputError("--max-seconds is too short: not all machines were trained; give it more time.")
@@ -69,26 +81,15 @@ def _saved(job: Job, C: float, solution: Solution, interrupts: Interrupts) -> st
         complain("it ended before anything was certified: no model is written.")
         return None
     if job.options.probability:
-        model = dataclasses.replace(model, sigmoids=_sigmoids(job, C, interrupts))
+        interrupts.armed = True
+        again = by_estimator(job, [C], None, probability=True, random_state=job.options.seed)
+        interrupts.armed = False
+        if not again:
+            remedy = f"`jaxsvm fit --probability --C {C:.6g}` makes one with them"
+            complain(f"the model is written without probabilities: there was no time; {remedy}.")
+        model = dataclasses.replace(model, sigmoids=again[0].model.sigmoids if again else None)
     save(out, model.save)
     return out
-
-
-def _sigmoids(job: Job, C: float, interrupts: Interrupts) -> tuple[tuple[float, float], ...] | None:
-    """Return slope and shift of each machine's map to probabilities, by an estimator; say so if there was no time."""
-    interrupts.armed = True
-    try:
-        interrupts.check()
-        machines = estimator(job, C, probability=True, random_state=job.options.seed)
-        with errors_of("--probability"):
-            machines.fit(job.x, job.codes, sample_weight=job.weight)
-        return model_of(machines).sigmoids
-    except KeyboardInterrupt:
-        again = f"`jaxsvm fit --probability --C {C:.6g}` makes one with them"
-        complain(f"the model is written without probabilities: there was no time; {again}.")
-        return None
-    finally:
-        interrupts.armed = False
 
 
 @command("path")
@@ -101,15 +102,13 @@ def path(
     one_standard_error: Annotated[
         bool, of_model("--one-standard-error", help="With --folds: the smallest C within one error of the best.")
     ] = False,
-    save_C: Annotated[Number, of_output("--save-C", help="C of the model for --out (default: the best).")] = None,
     report_file: Annotated[Text, of_output("--report", help="File to write an HTML report to.", metavar="FILE")] = None,
     *,
     options: Training,
 ) -> None:
     """Fit one SVM for every C of a grid, each certified, from one kernel matrix; choose C by folds if asked to."""
     Cs = _values(C, C_min, C_max, n_c)
-    saved = _place_to_save(Cs, save_C, folds, options)
-    require(folds is not None or not one_standard_error, "--one-standard-error is for --folds: add --folds 5, say.")
+    _require_choice(Cs, folds, one_standard_error, options)
     check_writable(options.out, options.data)
     check_writable(report_file, options.data, *filter(None, [options.out]), option="--report")
     if report_file is not None:
@@ -127,24 +126,22 @@ def path(
         if not solutions and interrupts.came:
             raise KeyboardInterrupt
         rows = {at: solution.row for at, solution in solutions.items()}
+        chosen, note = (0 if len(Cs) == 1 and rows else None), None
         if folded is not None:
             for at, row in rows.items():
                 row[f"cv_{job.metric}"] = float(folded.mean[at])
                 row["cv_standard_error"] = float(folded.standard_error[at])
-        best, note = (saved, "") if saved is not None else _best(job, Cs, rows, folded, one_standard_error, interrupts)
-        out = None
-        if best is not None and best not in solutions:
-            complain(f"C = {Cs[best]:g} was not reached{'' if options.out is None else ': no model is written'}.")
-            best = None
-        if best is not None:
-            out = _saved(job, Cs[best], solutions[best], interrupts)
+            if len(Cs) > 1:
+                chosen, note = _chosen(Cs, rows, folded, one_standard_error)
+        saved = _without_scores(Cs, rows, interrupts) if chosen is None and folded is not None else chosen
+        out = None if saved is None else _saved(job, Cs[saved], solutions[saved], interrupts)
     gamma = float(vars(job.kernel)["gamma"]) if widths else None
     notes = [job.note, note, end_of("gamma", gamma, [row["gamma"] for row in widths] or [0.0])]
     report = {
         "command": "path", **job.description(), "folds": folds, "widths": widths, "path": list(rows.values()),
         "not_reached": [C for at, C in enumerate(Cs) if at not in rows],
-        "chosen_C": None if note is None or best is None else Cs[best], "chosen_gamma": gamma,
-        "seconds": seconds, "out": out, "report": report_file, "note": " ".join(filter(None, notes)) or None,
+        "chosen_C": None if chosen is None else Cs[chosen], "chosen_gamma": gamma, "seconds": seconds, "out": out,
+        "report": report_file, "note": " ".join(filter(None, notes)) or None,
     }  # fmt: skip
     if report_file is not None:
         save(report_file, page_of(report, folded), "--report")
@@ -168,20 +165,16 @@ def _values(listed: str | None, low: float, high: float, count: int) -> list[flo
     return Cs
 
 
-def _place_to_save(Cs: list[float], save_C: float | None, folds: int | None, options: Training) -> int | None:  # noqa: N803
-    """Return the index of the value of C whose model is written, None if scores will choose it; check all options."""
+def _require_choice(Cs: list[float], folds: int | None, one_standard_error: bool, options: Training) -> None:  # noqa: N803
+    """Refuse options that need a choice without the folds that make it."""
     loss, nu = options.loss, options.nu
     of_C = loss == "epsilon_insensitive" or (nu is None and loss != "one_class")
     require(of_C, f"--loss is {loss} with --nu {nu or 0.5}: nu is in place of C, and a path is one of C; take fit.")
-    need = f"--gamma is {options.gamma!r}: cross-validation chooses among several; add --folds 5, say."
-    require(len(options.gammas) < 2 or folds is not None, need)
-    if save_C is not None:
-        near = [place for place, C in enumerate(Cs) if math.isclose(C, save_C, rel_tol=1e-3)]
-        require(bool(near), f"--save-C is {save_C}: it is none of the values, {', '.join(f'{C:.6g}' for C in Cs)}.")
-        return near[0]
-    need = "--out writes one model: say which with --save-C, or let scores choose with --folds 5 (or --test-fraction)."
-    require(len(Cs) == 1 or options.out is None or options.test_fraction > 0 or folds is not None, need)
-    return 0 if len(Cs) == 1 else None
+    chooses, by_folds = "cross-validation chooses: add --folds 5, say.", folds is not None
+    require(by_folds or not one_standard_error, f"--one-standard-error: {chooses}")
+    require(by_folds or len(options.gammas) < 2, f"--gamma is {options.gamma!r}, several values, of which {chooses}")
+    one = "--out writes one model, and there are several values of C, of which"
+    require(by_folds or len(Cs) == 1 or options.out is None, f"{one} {chooses} Or fit with the C that you know.")
 
 
 def _of_best_width(
@@ -200,92 +193,48 @@ def _of_best_width(
     return jobs[place], scored[place], [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _best(
-    job: Job, Cs: list[float], rows: dict[int, Any], folded: Scores | None, one_standard_error: bool, stop: Interrupts
-) -> tuple[int | None, str | None]:
-    """Return the place of the C of the best score, None without scores, and a note; without, no score has chosen it.
+def _certified(rows: dict[int, Any]) -> list[int]:
+    """Return the places of the certified values of C; of all that were reached if there are none."""
+    return [at for at, row in rows.items() if row["certified"]] or list(rows)
 
-    It is one of the certified values, if there are any. If Ctrl-C or the time limit came before there were scores, the
-    C nearest to 1 serves, that of `fit`.
-    """
-    if folded is None and job.test is None:
-        return None, None
-    certified = [at for at, row in rows.items() if row["certified"]] or list(rows)
-    tested = [rows[at][f"test_{job.metric}"] if folded is None and at in rows else np.nan for at in range(len(Cs))]
-    scores = folded or Scores(np.asarray(Cs), np.asarray([tested], float))
-    left_out = np.isin(np.arange(len(Cs)), certified, invert=True)
-    known = Scores(scores.Cs, np.where(left_out, np.nan, scores.scores))
+
+def _chosen(
+    Cs: list[float], rows: dict[int, Any], folded: Scores, one_standard_error: bool
+) -> tuple[int | None, str | None]:
+    """Return the place of the C of the best score among the certified values, None without scores; and a note."""
+    others = np.isin(np.arange(len(Cs)), _certified(rows), invert=True)
+    known = Scores(folded.Cs, np.where(others, np.nan, folded.scores))
     C = known.C_one_standard_error if one_standard_error else known.C
-    if not np.isnan(C):
-        return Cs.index(C), f"{'' if folded or len(rows) < 2 else OPTIMISTIC} {scores.note or ''}".strip()
+    return (None, None) if np.isnan(C) else (Cs.index(C), folded.note)
+
+
+def _without_scores(Cs: list[float], rows: dict[int, Any], stop: Interrupts) -> int | None:
+    """Return the place of the C nearest to 1, that of `fit`, if Ctrl-C or the time limit came before the scores."""
     if stop.seen and rows:
-        nearest = min(certified, key=lambda at: abs(math.log(Cs[at])))
+        nearest = min(_certified(rows), key=lambda at: abs(math.log(Cs[at])))
         complain(f"no score was reached: C is not chosen, and the model is that of C = {Cs[nearest]:.6g}.")
-        return nearest, None
+        return nearest
     complain(
         "no value of C has a score (a relative gap below 1 in every fold): none is chosen, and no model is written; "
         "take smaller values of C, scale the columns, or allow more time."
     )
-    return None, None
-
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Path over C: {name}</title><style>
-body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
-table {{ border-collapse: collapse; }} td {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }}
-table.path td {{ text-align: right; border-bottom: 1px solid #ddd; }}
-table.path tr:first-child td {{ font-weight: 600; }}
-tr.chosen {{ background: #e8f1fb; font-weight: 600; }} tr.failed {{ color: #b00020; }}
-img {{ width: 29rem; max-width: 100%; }} footer {{ margin-top: 2rem; color: #666; font-size: .85rem; }}
-</style></head><body>
-<h1>Path over C: {name}</h1><p>{summary}</p><p>{note}</p>
-<h2>Pictures</h2>{pictures}
-{widths}{path}
-<h2>What was asked</h2><table>{facts}</table>
-<footer>jaxsvm {version}. A relative gap is primal / dual - 1, from values recomputed from scratch: the optimum lies
-between the two.</footer></body></html>
-"""
-LEFT_OUT = ("command", "path", "widths", "note", "not_reached", "report")
-DRAWN = {"support": GREEN, "relative gap": BLUE, "primal": ORANGE, "test accuracy": PURPLE, "test r2": PURPLE}
-"""What of the rows is drawn, and its colour."""
+    return None
 
 
 def page_of(report: dict[str, Any], folds: Scores | None) -> str:
-    """Return the page of a report, as `--json` prints it, with the scores of folds if there are any."""
-    rows, chosen, missed = report["path"], report["chosen_C"], report["not_reached"]
+    """Return the page of a report: what `show` prints, with pictures, and the scores of folds if there are any."""
+    console = Console(record=True, file=io.StringIO(), width=160, markup=False, highlight=False)
+    for part in parts_of(report):
+        console.print(part)
+    rows = report["path"]
     certified = f"{sum(row['certified'] for row in rows)} of {len(rows)} values of C are certified"
-    gamma = "" if report["chosen_gamma"] is None else f", gamma = {report['chosen_gamma']:.4g}"
-    best = "" if chosen is None else f" Chosen: C = {chosen:.4g}{gamma}."
-    texts = {
-        "name": str(report["data"]).replace("\\", "/").rsplit("/", 1)[-1],
-        "summary": f"{certified} to a relative duality gap of {report['tol']:g}.{best}",
-        "note": f"{report['note'] or ''} {f'Not reached: C = {shown(missed)}.' if missed else ''}",
-        "version": jaxsvm.__version__,
-    }
-    facts = {key: value for key, value in report.items() if key not in LEFT_OUT and value is not None and value != []}
     return PAGE.format(
-        **{key: html.escape(text) for key, text in texts.items()},
+        name=html.escape(os.path.basename(report["data"])),
+        summary=f"{certified} to a relative duality gap of {report['tol']:g}.",
         pictures="".join(_image(title, axes) for title, axes in _pictures(rows, folds)),
-        widths=_table("gamma", report, report["widths"]),
-        path=_table("C", report, rows),
-        facts="".join(_row([key.replace("_", " "), shown(value)]) for key, value in facts.items()),
+        report=console.export_html(code_format="<pre>{code}</pre>", inline_styles=True),
+        version=jaxsvm.__version__,
     )
-
-
-def _table(key: str, report: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """Return rows of the report, one for each value of C or gamma, as an HTML table; nothing without rows."""
-    if not rows:
-        return ""
-    titles, lines = cells(rows)
-    chosen = ["chosen" if row[key] == report[f"chosen_{key}"] else "" for row in rows]
-    kinds = [kind if row.get("certified", True) else "failed" for kind, row in zip(chosen, rows, strict=True)]
-    body = _row(titles) + "".join(map(_row, lines, kinds))
-    return f'<h2>Every {"value of C" if key == "C" else key}</h2><table class="path">{body}</table>'
-
-
-def _row(texts: list[str], kind: str = "") -> str:
-    return f'<tr class="{kind}">{"".join(f"<td>{html.escape(text)}</td>" for text in texts)}</tr>'
 
 
 def _pictures(rows: list[Any], folds: Scores | None) -> Iterator[tuple[str, Any]]:

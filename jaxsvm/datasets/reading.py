@@ -267,18 +267,3 @@ def _categories(
     if not 0 < len(often) <= max(2, count.sum() / 2) or len(numbers) == len(often) or quantities:
         return None
     return Column(key, None if impute is None else max(often, key=often.__getitem__), tuple(often))
-
-
-def from_json(described: Any) -> Preparation:
-    """Rebuild a preparation from its fields in JSON's types.
-
-    Raises:
-        InputError: If it is no sound description.
-    """
-    columns = []
-    for column in described["columns"]:
-        fill, texts = column["fill"], column["categories"]
-        sound = fill is None or (isinstance(fill, str) if texts else bool(np.isfinite(fill)))
-        require(sound, f"{fill!r} is no value to fill in in column {column['key']!r}.")
-        columns.append(Column(column["key"], fill, texts and tuple(map(str, texts))))
-    return Preparation(tuple(columns), tuple(described["dropped"]), described["decimal"])

@@ -225,12 +225,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         check_is_fitted(self)
         if not len(self._probA):
             raise NotFittedError("predict_proba is not available when fitted with probability=False: fit again.")
-        fitted = [probabilities.Sigmoid(*numbers) for numbers in zip(self._probA, self._probB, strict=True)]
-        columns = zip(fitted, self._decisions(X).T, strict=True)
-        p = np.stack([sigmoid(values) for sigmoid, values in columns], axis=1)
-        if len(self.classes_) == 2:
-            return np.hstack([1 - p, p])
-        return probabilities.coupled(p, len(self.classes_)) if self._by_pairs else p / p.sum(axis=1, keepdims=True)
+        fitted = list(zip(self._probA, self._probB, strict=True))
+        return probabilities.of_classes(self._decisions(X), fitted, len(self.classes_), self._by_pairs)
 
     @available_if(_has_probability)
     def predict_log_proba(self, X: ArrayLike | SparseRows) -> np.ndarray:

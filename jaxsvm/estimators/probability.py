@@ -108,6 +108,14 @@ class Sigmoid(NamedTuple):
         return np.clip(expit(-(self.slope * decisions + self.shift)), 1e-7, 1 - 1e-7)
 
 
+def of_classes(decisions: np.ndarray, fitted: Sequence[tuple[float, float]], k: int, pairs: bool = True) -> np.ndarray:
+    """Return probabilities of k classes, `(m, k)`, from decision values `(m, machines)` and the sigmoid of each."""
+    p = np.stack([Sigmoid(*pair)(values) for pair, values in zip(fitted, decisions.T, strict=True)], axis=1)
+    if k == 2:
+        return np.hstack([1 - p, p])
+    return coupled(p, k) if pairs else p / p.sum(axis=1, keepdims=True)
+
+
 def coupled(pairs: np.ndarray, k: int) -> np.ndarray:
     """Return probabilities of k classes, `(m, k)`: `min sum_{i != j} (r_ji p_i - r_ij p_j)^2` over the simplex.
 

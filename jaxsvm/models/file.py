@@ -13,6 +13,7 @@ import json
 import math
 import os
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -20,19 +21,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.datasets.layout import Layout
-from jaxsvm.datasets.reading import Preparation, from_json
+from jaxsvm.datasets.reading import Preparation
 from jaxsvm.datasets.scaling import Scaling
+from jaxsvm.datasets.tables import Column
 from jaxsvm.errors import DataError, InputError, require, require_finite
 from jaxsvm.gram.basis import Basis, FourierBasis, KernelBasis, NystroemBasis
-from jaxsvm.kernels import Precomputed
-from jaxsvm.models.description import kernel_from_dict, kernel_to_dict
+from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
 from jaxsvm.points.rows import CSR
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import checked, has_values, in_a_line
 from jaxsvm.runtime.files import write_whole
 
-FORMAT = "jaxsvm-model-5"
-BASES = {"kernel": KernelBasis, "nystroem": NystroemBasis, "fourier": FourierBasis}
+FORMAT = "jaxsvm-model-6"
 
 
 @jax.tree_util.register_dataclass
@@ -97,14 +97,24 @@ class Model:
                 coefficients are not finite.
             OSError: If the path cannot be written.
         """
-        header, arrays = _described(self)
+        arrays: dict[str, np.ndarray] = {}
+        whole = jax.tree.map(lambda leaf: leaf if type(leaf) in (int, float) else np.asarray(leaf), self)
         try:
-            _built(header, arrays)
+            header = json.dumps({"format": FORMAT, "model": _described(whole, "", arrays)})
+            _built(json.loads(header), arrays)
         except InputError as fault:
             raise InputError(f"the model cannot be saved: {fault}") from None
         content = io.BytesIO()
-        np.savez(content, header=np.asarray(json.dumps(header)), **arrays)  # pyright: ignore[reportArgumentType]
+        np.savez(content, header=np.asarray(header), **arrays)  # pyright: ignore[reportArgumentType]
         write_whole(lambda file: file.write(content.getbuffer()), path)
+
+
+KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (Linear, RBF, Laplacian, Polynomial, Sigmoid, Precomputed, Sum, Product, Scaled)
+    + (KernelBasis, NystroemBasis, FourierBasis, CSR, Model, Certificate, Scaling, Layout, Preparation, Column)
+}
+"""What a file can hold, by name; a user's kernel is none of them."""
 
 
 @checked
@@ -142,122 +152,106 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         ) from error
 
 
-def _described(model: Model) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return a model's header, in JSON's types, and its arrays."""
-    fields = {field.name: getattr(model.basis, field.name) for field in dataclasses.fields(model.basis)}
-    kernel, x = fields.pop("kernel", None), fields.get("x")
-    header = {
-        "format": FORMAT,
-        "basis": next(name for name, kind in BASES.items() if isinstance(model.basis, kind)),
-        "kernel": None if kernel is None else kernel_to_dict(kernel),
-        "near": fields.pop("near", False),
-        "sparse_columns": x.d if isinstance(x, CSR) else None,
-        "classes": [label.item() if isinstance(label, np.generic) else label for label in model.classes or ()] or None,
-        "layout": None if model.layout is None else dataclasses.asdict(model.layout),
-        "preparation": None if model.preparation is None else dataclasses.asdict(model.preparation),
-        "sigmoids": model.sigmoids,
-    }
-    try:
-        header = json.loads(json.dumps(header))  # as it will be read: lists for tuples
-    except TypeError:
-        raise InputError(f"classes are {model.classes}: a file holds numbers and text only.") from None
-    if isinstance(x, CSR):
-        fields |= {"data": x.data, "indices": x.indices, "indptr": x.indptr}
-        del fields["x"]
-    parts = {f"basis/{name}": value for name, value in fields.items()}
-    parts |= {name: getattr(model, name) for name in ("coef", "bias", "R")}
-    parts |= {f"certificate/{name}": value for name, value in model.certificate._asdict().items()}
-    if model.scaling is not None:
-        parts |= {"scaling/offset": model.scaling.offset, "scaling/factor": model.scaling.factor}
-    arrays = {name: np.asarray(value) for name, value in parts.items()}
-    whole = {name: value.astype(np.int32) for name, value in arrays.items() if value.dtype.kind == "i"}
-    return header, arrays | whole
+def _described(part: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Describe a part of a model by JSON's types; its arrays go into `arrays`, by their place."""
+    if type(part) in KINDS.values():
+        inside = {name: getattr(part, name) for name in _fields(type(part))}
+        described = {name: _described(value, f"{place}/{name}".lstrip("/"), arrays) for name, value in inside.items()}
+        return {"kind": type(part).__name__, **described}
+    if isinstance(part, tuple):
+        return [_described(value, f"{place}/{at}", arrays) for at, value in enumerate(part)]
+    if isinstance(part, np.ndarray | jax.Array):
+        values = np.asarray(part)
+        arrays[place] = values.astype(np.int32) if values.dtype.kind == "i" else values
+        return {"array": place}
+    part = part.item() if isinstance(part, np.generic) else part
+    held = part is None or isinstance(part, str | int) or (isinstance(part, float) and math.isfinite(part))
+    require(held, f"{place} is {str(part)[:80]}, which no file can hold: arrays, finite numbers and text can.")
+    return part
+
+
+def _fields(kind: Any) -> Sequence[str]:
+    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
+
+
+def _rebuilt(described: Any, arrays: Any) -> Any:
+    """Return the part of a model that `_described` described."""
+    if isinstance(described, list):
+        return tuple(_rebuilt(part, arrays) for part in described)
+    if not isinstance(described, dict):
+        return described
+    if "array" in described:
+        return arrays[described["array"]]
+    inside = {name: _rebuilt(part, arrays) for name, part in described.items() if name != "kind"}
+    return KINDS[described["kind"]](**inside)
 
 
 def _built(header: Any, arrays: dict[str, np.ndarray]) -> Model:
     """Make a model of a header and arrays; raise an InputError, or what its constructors raise, if they make none."""
     require(header["format"] == FORMAT, f"the format is {header['format']!r}: this version reads {FORMAT}.")
-    require(header["basis"] in BASES, f"the basis is {str(header['basis'])[:80]}: one of {', '.join(BASES)} is needed.")
-    kernel = None if header["kernel"] is None else kernel_from_dict(header["kernel"])
-    numbers = ["basis/x"] if isinstance(kernel, Precomputed) else ["basis/indices", "basis/indptr"]  # of samples, say
+    of_samples = (header["model"]["basis"].get("kernel") or {}).get("kind") == "Precomputed"
+    numbers = ["basis/x"] if of_samples else ["basis/x/indices", "basis/x/indptr"]
     for name, values in arrays.items():
         dtypes = ("int32",) if name in numbers else ("float32", "float64")
         require(str(values.dtype) in dtypes, f"{name} is {values.dtype}: {' or '.join(dtypes)} is needed.")
         if not name.startswith("certificate/"):  # a gap may be infinite
             require_finite(name, values)
-    placed = jax.device_put(arrays)
-    fields = {name.removeprefix("basis/"): value for name, value in placed.items() if name.startswith("basis/")}
-    if header["sparse_columns"] is not None:
-        fields = {"shift": fields["shift"], "x": _sparse(header["sparse_columns"], arrays)}
-    if kernel is not None:
-        fields |= {"kernel": kernel, "near": bool(header["near"])}
-    names = header["layout"] and header["layout"]["columns"]
-    layout = header["layout"] and Layout(**{**header["layout"], "columns": names and tuple(map(str, names))})
-    model = Model(
-        basis=BASES[header["basis"]](**fields),
-        **{name: placed[name] for name in ("coef", "bias", "R")},
-        certificate=Certificate(*(placed[f"certificate/{name}"] for name in Certificate._fields)),
-        scaling=Scaling(placed["scaling/offset"], placed["scaling/factor"]) if "scaling/offset" in placed else None,
-        classes=header["classes"] and tuple(header["classes"]),
-        layout=layout,
-        preparation=header["preparation"] and from_json(header["preparation"]),
-        sigmoids=header["sigmoids"] and tuple((float(slope), float(shift)) for slope, shift in header["sigmoids"]),
-    )
+    model = _rebuilt(header["model"], jax.device_put(arrays))
     _require_sound(model)
-    again, parts = _described(model)
-    for name in {**again, **header}:
-        require(again.get(name, "?") == header.get(name), f"{name} is {str(header.get(name))[:80]}: no model has that.")
-    for name in arrays.keys() - parts.keys():
-        raise InputError(f"the member {name[:60]!r} is no part of it.")
+    again: dict[str, np.ndarray] = {}
+    same = _described(model, "", again) == header["model"] and again.keys() == arrays.keys()
+    require(same, f"its header or its members ({', '.join(arrays)[:80]}) say more than the model does, or less.")
     return model
 
 
-def _sparse(d: int, arrays: dict[str, np.ndarray]) -> CSR:
-    """Return sparse points; SciPy refuses indices and rows that are none."""
-    from scipy.sparse import csr_array
+def scipy_rows(x: Any) -> Any:
+    """Convert sparse points to SciPy's `csr_array`."""
+    from scipy.sparse import csr_array  # an optional dependency, which users of sparse points have
 
-    data, indices, indptr = (arrays[f"basis/{name}"] for name in ("data", "indices", "indptr"))
-    last = int(indptr[-1])  # a basis without entries holds one all the same
-    rows = csr_array((data[:last], indices[:last], indptr), shape=(len(indptr) - 1, d))
-    rows.check_format(full_check=True)
-    return CSR.from_scipy(rows)
+    if isinstance(x, CSR):
+        return csr_array(tuple(map(np.asarray, (x.data, x.indices, x.indptr))), shape=x.shape)
+    return csr_array(x)
 
 
 def _require_sound(model: Model) -> None:
-    """Refuse parts of a model that do not fit together: shapes, labels, names of columns, sigmoids."""
+    """Refuse parts of a model that do not fit together: shapes, sparse rows, labels, names of columns, sigmoids."""
     classes, layout, sigmoids, d = model.classes, model.layout, model.sigmoids, model.basis.columns
     if classes is not None:
-        known = all(isinstance(c, str | int) or (isinstance(c, float) and math.isfinite(c)) for c in classes)
+        known = isinstance(classes, tuple) and all(isinstance(label, str | int | float) for label in classes)
         distinct = known and len({*classes}) == len(classes) > 1
         require(distinct, f"the classes are {str([*classes])[:80]}: two different labels are needed, or more.")
     k = len(classes or "--")
     machines = () if k == 2 else (k * (k - 1) // 2,)
     for name, part in {"bias": model.bias, "R": model.R, **model.certificate._asdict()}.items():
         require(np.shape(part) == machines, f"{name} has shape {np.shape(part)}: {machines} is needed.")
-    if isinstance(model.basis, KernelBasis) and d is None:
-        require(bool((model.basis.x >= 0).all()), "basis/x has numbers of samples below 0.")
-    require(d != 0, "it has no columns.")
-    width = d or (1 if model.scaling is None else len(model.scaling.offset))
-    x = jax.ShapeDtypeStruct((1, width), np.float32)
+    x: Any = getattr(model.basis, "x", None)
+    require(d is not None or bool((x >= 0).all()), "basis/x has numbers of samples below 0.")
+    near = getattr(model.basis, "near", False)
+    require(d != 0 and isinstance(near, bool), f"it has no columns, or near, {near}, is no truth value.")
+    if isinstance(x, CSR):  # SciPy refuses indices and rows that are none
+        rows = scipy_rows(x)
+        rows.check_format(full_check=True)
+        most = int(np.diff(rows.indptr).max(initial=1))
+        require(most <= x.width <= max(x.d, 1), f"width is {x.width}, and its rows have up to {most} entries.")
+    new = jax.ShapeDtypeStruct((1, d or (1 if model.scaling is None else len(model.scaling.offset))), np.float32)
     try:
-        values = jax.eval_shape(_predicted, model, x)
+        values = jax.eval_shape(_predicted, model, new)
     except (TypeError, ValueError) as fault:  # JAX refuses shapes that do not fit
         raise InputError(f"its shapes do not fit together: {str(fault)[:120]}") from None
-    require(
-        values.shape == (1, *machines), f"coef has shape {model.coef.shape}: that of {machines} machines is needed."
-    )
+    fits = values.shape == (1, *machines)
+    require(fits, f"coef has shape {model.coef.shape}: that of {machines} machines is needed.")
     if layout is not None:
-        named = len(layout.columns or ())
-        fits = layout.columns is None or d in (None, named)
-        require(fits, f"{named} columns have names, and the basis has {d} columns.")
+        names = layout.columns
+        named = names is None or (all(isinstance(name, str) for name in names) and d in (None, len(names)))
+        require(named, f"{len(names or ())} columns have names, and the basis has {d} columns.")
         placed = isinstance(layout.label, str | int | None) and layout.index_base in (None, 0, 1)
         require(placed, f"the label's place is {layout.label!r} and indices count from {layout.index_base!r}.")
     if model.preparation is not None:
         width = model.preparation.width
         require(d in (None, width), f"columns are prepared to {width}, and the basis has {d}.")
     if sigmoids is not None:
-        sound = len(sigmoids) == np.size(model.bias) and classes is not None and np.isfinite(sigmoids).all()
-        require(bool(sound), f"the sigmoids are {str(sigmoids)[:80]}: a slope and a shift for each machine are needed.")
+        sound = classes is not None and np.shape(sigmoids) == (np.size(model.bias), 2)
+        require(sound, f"the sigmoids are {str(sigmoids)[:80]}: a slope and a shift for each machine are needed.")
 
 
 def _predicted(model: Model, x: Any) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -15,16 +16,15 @@ from jaxsvm.datasets.labels import array_of
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
+from jaxsvm.models.file import Model, scipy_rows
 from jaxsvm.models.libsvm import (
     breaks_ties,
     from_libsvm,
     kernel_and_points,
     machine_layout,
     model_of,
-    tell_of_preparation,
     to_libsvm,
 )
-from jaxsvm.models.model import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import CSR
 from jaxsvm.runtime.arrays import transfers
@@ -46,31 +46,40 @@ def to_sklearn(model: Model | BaseEstimator) -> SVC | NuSVC | SVR | NuSVR | OneC
         model: A `Model` of a linear, polynomial, RBF or sigmoid kernel: it becomes an `SVC` or `SVR`; if it has a
             scaling, a pipeline with a `StandardScaler` first. If it has names of columns, frames are checked against
             them. Or a fitted `SVC`, `NuSVC`, `SVCPath`, `SVR`, `NuSVR` or `OneClassSVM` of `jaxsvm.estimators`, of
-            these kernels or a precomputed one; sigmoids of `probability=True` are not transferred.
+            these kernels; sigmoids of `probability=True` are not transferred.
 
     Raises:
         InputError: On another kernel, features in place of kernels, or an estimator without a counterpart.
     """
     require_package("sklearn", "to_sklearn")
-    if not isinstance(model, Model):
-        return _of_estimator(model)
-    tell_of_preparation(model)
+    from sklearn import svm
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
-    from sklearn.svm import SVC, SVR
 
+    fitted: Any = model
+    model = model_of(fitted)
     kernel, parameters, points = kernel_and_points(model)
-    _, coef, bias, order, counts = machine_layout(model)
-    machine: Any = (SVR if model.classes is None else SVC)(kernel=kernel, **parameters)
-    flip = -1.0 if len(model.classes or ()) == 2 else 1.0  # scikit-learn shows the other sign
-    _set_solution(machine, flip * np.ascontiguousarray(coef[:, order]), flip * np.array(bias), flip)
-    machine.support_vectors_ = np.ascontiguousarray(points[order])
-    machine.support_ = np.arange(len(order), dtype=np.int32)  # among these support vectors: no training set is known
-    machine._n_support = np.array(counts if model.classes is not None else [len(order), 0], np.int32)
-    machine._gamma, machine._sparse = parameters.get("gamma", 0.0), False
-    machine.fit_status_, machine.shape_fit_, machine.n_features_in_ = 0, points.shape, points.shape[1]
-    if model.classes is not None:
-        machine.classes_, machine.class_weight_ = array_of(model.classes), np.ones(len(model.classes))
+    name = getattr(fitted, "scikit_learn_class", "SVR" if model.classes is None else "SVC")
+    classes = None if name == "OneClassSVM" else model.classes  # of one class -1 and 1 are no labels
+    _, coef, bias, order, counts = machine_layout(dataclasses.replace(model, classes=classes))
+    machine: Any = getattr(svm, name)()
+    if fitted is not model:
+        shared = machine.get_params().keys() - {"probability", "kernel"}
+        parameters |= {key: value for key, value in fitted.get_params(deep=False).items() if key in shared}
+    machine.set_params(kernel=kernel, **parameters)
+    coef, flip = coef[:, order], -1.0 if len(classes or ()) == 2 else 1.0  # scikit-learn shows the other sign
+    machine._sparse = not isinstance(points, np.ndarray)
+    machine._dual_coef_, machine.dual_coef_ = (_stored(each, machine._sparse) for each in (coef, flip * coef))
+    machine._intercept_, machine.intercept_, machine.offset_ = bias, flip * bias, -bias
+    machine.support_vectors_, machine.shape_fit_, machine.n_features_in_ = points[order], points.shape, points.shape[1]
+    # Of a model no training set is known: indices are among its support vectors.
+    machine.support_ = getattr(fitted, "support_", np.arange(len(order), dtype=np.int32))[order]
+    machine._n_support = np.array(counts if classes is not None else [len(order), 0], np.int32)
+    machine._gamma = getattr(fitted, "_gamma", parameters.get("gamma", 0.0))
+    machine.fit_status_, machine._probA, machine._probB = getattr(fitted, "fit_status_", 0), np.empty(0), np.empty(0)
+    machine._effective_probability = False  # scikit-learn 1.9 reads it
+    if classes is not None:
+        machine.classes_, machine.class_weight_ = array_of(classes), np.ones(len(classes))
     scaler: Any = StandardScaler()
     if model.columns is not None:
         (machine if model.scaling is None else scaler).feature_names_in_ = np.asarray(model.columns, object)
@@ -82,48 +91,15 @@ def to_sklearn(model: Model | BaseEstimator) -> SVC | NuSVC | SVR | NuSVR | OneC
     return make_pipeline(scaler, machine)
 
 
-def _of_estimator(estimator: Any) -> Any:
-    """Convert a fitted estimator of ours to the scikit-learn estimator of the same name."""
-    from sklearn import svm
-    from sklearn.utils.validation import check_is_fitted
+def _stored(coef: np.ndarray, sparse: bool) -> Any:
+    """Return coefficients as scikit-learn keeps them: of sparse points as CSR, in which zeros are stored too."""
+    if not sparse:
+        return np.ascontiguousarray(coef)
+    from scipy.sparse import csr_array
 
-    theirs = getattr(svm, getattr(estimator, "scikit_learn_class", ""), None)
-    if theirs is None:
-        raise InputError(
-            f"model is a {type(estimator).__name__}: a `jaxsvm.Model`, or a fitted SVC, NuSVC, SVCPath, SVR, NuSVR or "
-            "OneClassSVM of `jaxsvm.estimators` is needed. (Of a linear machine, `coef_` and `intercept_` say all.)"
-        )
-    check_is_fitted(estimator)
-    if estimator.kernel not in ("linear", "poly", "rbf", "sigmoid", "precomputed"):
-        raise InputError(f"kernel is {estimator.kernel!r}: scikit-learn's by name alone can be handed on.")
-    classes = getattr(estimator, "classes_", ())
-    if len(classes) > 2 and estimator.multi_class != "ovo":
-        raise InputError(f"multi_class is {estimator.multi_class!r}: scikit-learn's machines are those of all pairs.")
-    machine: Any = theirs()
-    shared = estimator.get_params().keys() & machine.get_params().keys() - {"probability"}
-    machine.set_params(**{name: getattr(estimator, name) for name in shared})
-    copied = ("support_", "support_vectors_", "_n_support", "fit_status_", "shape_fit_", "n_features_in_", "n_iter_")
-    copied += ("_gamma", "_sparse", "classes_", "class_weight_", "feature_names_in_", "offset_")
-    for name in copied:
-        if hasattr(estimator, name):
-            setattr(machine, name, getattr(estimator, name))
-    _set_solution(machine, estimator.dual_coef_, estimator.intercept_, -1.0 if len(classes) == 2 else 1.0)
-    return machine
-
-
-def _set_solution(machine: Any, coef: Any, intercept: np.ndarray, flip: float) -> None:
-    """Set a solution as scikit-learn keeps it: of sparse points as CSR, in which zeros are stored too."""
-    coef = np.ascontiguousarray(coef.toarray() if hasattr(coef, "toarray") else coef)
-    machine.dual_coef_, machine._dual_coef_ = coef, flip * coef
-    if getattr(machine, "_sparse", False):
-        from scipy.sparse import csr_array
-
-        k, s = coef.shape
-        places = (np.tile(np.arange(s, dtype=np.int32), k), s * np.arange(k + 1, dtype=np.int32))
-        machine.dual_coef_, machine._dual_coef_ = (csr_array((c.ravel(), *places)) for c in (coef, flip * coef))
-    machine.intercept_, machine._intercept_ = intercept, flip * intercept
-    machine._probA = machine._probB = np.empty(0)
-    machine._effective_probability = False  # scikit-learn 1.9 reads it
+    k, s = coef.shape
+    places = (np.tile(np.arange(s, dtype=np.int32), k), s * np.arange(k + 1, dtype=np.int32))
+    return csr_array((coef.ravel(), *places), shape=coef.shape)
 
 
 OPSET, IR_VERSION = 13, 7

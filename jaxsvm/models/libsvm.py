@@ -8,6 +8,7 @@ positive for class i. Of two classes, the label that comes first in a file of LI
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 from collections.abc import Sequence
 from fractions import Fraction
@@ -22,9 +23,8 @@ from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.errors import DataError, InputError, require, warn
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.build import gram
-from jaxsvm.kernels import Kernel, Laplacian
-from jaxsvm.models.description import SCIKIT_LEARN_NAMES, named_kernel, scikit_learn_kernel
-from jaxsvm.models.model import Model, scipy_rows
+from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Sigmoid
+from jaxsvm.models.file import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.points.rows import CSR
 from jaxsvm.results.fit import Certificate
@@ -33,6 +33,30 @@ from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
+
+
+SCIKIT_LEARN_NAMES = {Linear: "linear", RBF: "rbf", Laplacian: "laplacian", Polynomial: "poly", Sigmoid: "sigmoid"}
+
+
+def scikit_learn_kernel(kernel: Any) -> tuple[str, dict[str, Any]]:
+    """Return scikit-learn's name and parameters of a kernel in `SCIKIT_LEARN_NAMES` that has a single gamma."""
+    parameters: dict[str, Any] = {
+        name: float(np.asarray(getattr(kernel, name))) for name in ("gamma", "coef0") if hasattr(kernel, name)
+    }
+    if isinstance(kernel, Polynomial):
+        parameters["degree"] = int(kernel.degree)
+    return SCIKIT_LEARN_NAMES[type(kernel)], parameters
+
+
+def kernel_class(name: str) -> Any:
+    """Return the class of a kernel by scikit-learn's name, or by its own in lower case ("polynomial")."""
+    return next(kind for kind, known in SCIKIT_LEARN_NAMES.items() if name in (known, kind.__name__.lower()))
+
+
+def named_kernel(name: str, gamma: Any, coef0: Any, degree: int) -> Kernel:
+    """Return the kernel of scikit-learn's name, with those of the parameters that it has."""
+    kind, values = kernel_class(name), {"gamma": gamma, "coef0": coef0, "degree": degree}
+    return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})
 
 
 def model_of(fitted: Any) -> Model:
@@ -231,21 +255,19 @@ def _parsed(name: str, lines: list[str], features: int | None, zero_based: bool 
 def _parsed_points(rows: list[list[str]], features: int | None, zero_based: bool | None) -> tuple[Any, Layout]:
     """Return the support vectors, dense if they are small enough, and the layout of the rows they were trained on."""
     from scipy.sparse import csr_array
+    from sklearn.datasets import load_svmlight_file
 
-    pairs = [[token.split(":") for token in row] for row in rows]
-    indptr = np.append(0, np.cumsum([len(row) for row in pairs]))
-    indices = np.array([int(index) for row in pairs for index, _ in row], np.int32)
-    data = np.array([float(value) for row in pairs for _, value in row])
-    least = int(indices.min(initial=1))
+    content = "\n".join(" ".join(["0", *row]) for row in rows).encode()
+    x: Any = load_svmlight_file(io.BytesIO(content), zero_based=True)[0]  # pyright: ignore[reportArgumentType]
+    least = int(x.indices.min(initial=1))
     base = 1 if least and not zero_based else 0
-    if least < 0 or (least == 0 and zero_based is False):
-        raise ValueError(f"the index {least} occurs, and indices count from {1 if zero_based is False else '0 or 1'}")
-    indices = indices - base
-    last = int(indices.max(initial=0)) + 1
+    if least == 0 and zero_based is False:
+        raise ValueError("the index 0 occurs, and indices count from 1")
+    last = max(x.shape[1] - base, 1)
     if features is not None and features < last:
         raise InputError(f"features is {features}, and a support vector has column {last}: take at least that many.")
     shape = (len(rows), last if features is None else int(features))
-    x = csr_array((data, indices, indptr), shape=shape)
+    x = csr_array((x.data, x.indices - base, x.indptr), shape=shape)
     return x.toarray() if 8 * shape[0] * shape[1] <= MEASURED.bytes_held else x, Layout(index_base=base)
 
 
@@ -299,14 +321,15 @@ def to_libsvm(
         lines += [f"probA {_numbers(slopes)}", f"probB {_numbers(-shifts if k == 2 else shifts)}"]
     lines += ["SV"]
     base = 0 if model.layout is not None and model.layout.index_base == 0 else 1
+    dense = points if isinstance(points, np.ndarray) else points.toarray()
     for at, row in enumerate(order):  # an index 0 in the first row, be its value 0, tells that indices count from 0
-        entries = (f"{j + base}:{float(v)!r}" for j, v in enumerate(points[row]) if v or j + base + at == 0)
+        entries = (f"{j + base}:{float(v)!r}" for j, v in enumerate(dense[row]) if v or j + base + at == 0)
         lines.append(" ".join([_numbers(coef[:, row]), *entries]))
     write_whole(lambda file: file.write(("\n".join(lines) + "\n").encode()), path)
 
 
-def kernel_and_points(model: Model) -> tuple[str, dict[str, Any], np.ndarray]:
-    """Return scikit-learn's name and parameters of a model's kernel, and the dense support vectors `(s, d)`.
+def kernel_and_points(model: Model) -> tuple[str, dict[str, Any], Any]:
+    """Return scikit-learn's name and parameters of a model's kernel, and the support vectors `(s, d)`, sparse as kept.
 
     Raises:
         InputError: If LIBSVM and scikit-learn do not have the kernel.
@@ -319,8 +342,15 @@ def kernel_and_points(model: Model) -> tuple[str, dict[str, Any], np.ndarray]:
         raise InputError(
             f"model has {kind}: linear, polynomial, RBF (of one gamma) and sigmoid kernels are known elsewhere."
         )
-    x = scipy_rows(basis.x).toarray() if isinstance(basis.x, CSR) else basis.x
-    return *scikit_learn_kernel(kernel), np.asarray(x, float) + np.asarray(basis.shift, float)
+    x, shift = basis.x, np.asarray(basis.shift, float)[None]
+    if isinstance(x, CSR):
+        from scipy.sparse import csr_array
+
+        points = scipy_rows(x) + csr_array(np.ones((x.shape[0], 1))) @ csr_array(shift)
+        points.sort_indices()
+    else:
+        points = np.asarray(x, float) + shift
+    return *scikit_learn_kernel(kernel), points
 
 
 def machine_layout(model: Model) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, list[int]]:

@@ -17,10 +17,10 @@ from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete, require_part, warn
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import KernelBasis
-from jaxsvm.models.file import Model, load_model
+from jaxsvm.models.file import Model, load_model, scipy_rows
 from jaxsvm.models.machines import Machines, class_of, votes
 from jaxsvm.numerics import sizes
-from jaxsvm.points.rows import CSR, PointsLike, is_sparse, taken
+from jaxsvm.points.rows import PointsLike, is_sparse, taken
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.arrays import transfers
@@ -169,15 +169,6 @@ def _of_dense_blocks(model: Model, x_new: Any, calibrated: bool) -> Array:
     size = max(1, gram.MEASURED.bytes_per_block // (8 * rows.shape[1]))
     blocks = (rows[start : start + size].toarray() for start in range(0, rows.shape[0], size))
     return jnp.concatenate([decision_function(model, block, calibrated=calibrated) for block in blocks])
-
-
-def scipy_rows(x: Any) -> Any:
-    """Convert sparse points to SciPy's `csr_array`."""
-    from scipy.sparse import csr_array  # an optional dependency, which users of sparse points have
-
-    if isinstance(x, CSR):
-        return csr_array(tuple(map(np.asarray, (x.data, x.indices, x.indptr))), shape=x.shape)
-    return csr_array(x)
 
 
 def is_positive(values: Any) -> Any:
