@@ -34,7 +34,7 @@ class Job:
 
     options: Training  # the options of the command
     x: Any  # training points, scaled, `(n, d)`
-    y: np.ndarray  # the values to learn, `(n,)`: signs of two classes, codes of several, numbers in regression
+    y: np.ndarray  # the values to learn, `(n,)`: codes of classes, or numbers in regression
     weight: np.ndarray | None  # weights of the training samples, `(n,)`; None outside of coresets
     classes: tuple[Any, ...] | None  # the labels, two or more; None without classes
     factors: np.ndarray | None  # factors of C by class, `(k,)`, or None
@@ -49,11 +49,6 @@ class Job:
         """Return whether an estimator of `jaxsvm.estimators` trains it, and not `jaxsvm.fit` of one problem."""
         several = self.classes is not None and len(self.classes) > 2
         return several or self.options.nu is not None or self.options.loss == "one_class"
-
-    @property
-    def codes(self) -> np.ndarray:
-        """Return the class of each training sample, as an index into the sorted classes, int `(n,)`."""
-        return (self.y > 0).astype(int) if len(self.classes or ()) == 2 else self.y
 
     @property
     def metric(self) -> str:
@@ -157,11 +152,11 @@ def _labels(options: Training, dataset: Dataset) -> tuple[np.ndarray, np.ndarray
         return nothing, nothing, None
     if options.loss == "epsilon_insensitive":
         return y, targets(y), None
-    if options.positive is None and len(np.unique(y)) > 2:
+    if options.positive is None:
         return y, *several_classes(y)
-    target, classes = two_classes(y, options.positive)
-    y = y if len(classes) == len(np.unique(y)) else np.where(target > 0, classes[1], classes[0])
-    return y, target, classes
+    signs, classes = two_classes(y, options.positive)
+    codes = (signs > 0).astype(int)
+    return y if len(classes) == len(np.unique(y)) else classes[codes], codes, classes
 
 
 def _factors(
@@ -171,7 +166,7 @@ def _factors(
     if wanted is None or classes is None:
         return None
     if wanted == "balanced":  # the same total for each class
-        counts = np.bincount(np.unique(y, return_inverse=True)[1], weight)
+        counts = np.bincount(y, weight)
         return counts.sum() / (len(classes) * counts)
     known = classes.tolist()
     need = f"--class-weight is {wanted!r}: 'balanced', or positive factors such as {known[0]}=2,{known[1]}=1 are needed"
@@ -273,7 +268,7 @@ def _of_one_problem(job: Job, Cs: list[float], bar: Callable[..., Any] | None) -
         if job.classes is None:
             score = score_of(margins[: len(job.y)], job.y, None)  # of the upper side, whose sign is +1
         else:
-            score = np.average(is_right(margins, job.y), weights=job.weight)
+            score = np.average(is_right(margins, np.asarray(problem.y)), weights=job.weight)
         model = compact(fitted, problem)
         solutions[place] = _solution(job, Cs[place], [int(fitted.status)], fitted.steps, score, model)
     return solutions
@@ -284,11 +279,13 @@ def _problem(job: Job, C: float) -> Any:
     gram = jaxsvm.gram(job.kernel, job.x)
     if job.classes is None:
         return jaxsvm.svr_problem(gram, job.y, C, epsilon=job.epsilon)
-    weight = job.weight if job.factors is None else job.factors[job.codes] * (1 if job.weight is None else job.weight)
-    weight = None if weight is None else weight.astype(job.y.dtype)
+    y, weight = np.where(job.y > 0, 1, -1).astype(job.options.dtype), job.weight
+    if job.factors is not None:
+        weight = job.factors[job.y] * (1 if weight is None else weight)
+    weight = None if weight is None else weight.astype(y.dtype)
     if job.options.loss == "hinge":
-        return jaxsvm.hinge_problem(gram, job.y, C, bias="free", sample_weight=weight)
-    return jaxsvm.svm_problem(gram, job.y, C, sample_weight=weight)
+        return jaxsvm.hinge_problem(gram, y, C, bias="free", sample_weight=weight)
+    return jaxsvm.svm_problem(gram, y, C, sample_weight=weight)
 
 
 def by_estimator(job: Job, Cs: list[float], bar: Callable[..., Any] | None, **parameters: Any) -> dict[int, Solution]:
@@ -297,8 +294,8 @@ def by_estimator(job: Job, Cs: list[float], bar: Callable[..., Any] | None, **pa
     one_class, named = job.metric == "inside", "C" if job.options.nu is None else f"--nu is {job.options.nu}"
     with errors_of(named), watching(), suppress(KeyboardInterrupt):
         for place, C in until_halt(enumerate(Cs)):
-            machines = estimator(job, C, **parameters).fit(job.x, job.codes, sample_weight=job.weight)
-            score = np.mean(machines.predict(job.x) > 0) if one_class else machines.score(job.x, job.codes)
+            machines = estimator(job, C, **parameters).fit(job.x, job.y, sample_weight=job.weight)
+            score = np.mean(machines.predict(job.x) > 0) if one_class else machines.score(job.x, job.y)
             found = {"epsilon": float(machines.epsilon_)} if hasattr(machines, "epsilon_") else {}
             shown, steps, model = C if hasattr(machines, "C") else None, machines.n_iter_, model_of(machines)
             solutions[place] = _solution(job, shown, machines._statuses, steps, score, model, **found)
@@ -333,7 +330,7 @@ def estimator(job: Job, C: float, **more: Any) -> Any:
 
 def scores_of_folds(job: Job, Cs: list[float], folds: int) -> Scores:
     """Score each C on the samples that folds leave out."""
-    y, seed = job.codes, job.options.seed
+    y, seed = job.y, job.options.seed
     if job.metric == "accuracy" and not job.takes_estimator:
         with progress_bar("folds"):
             return jaxsvm.cross_validate(_problem(job, 1.0), Cs, folds, seed=seed, tol=job.options.tol)
