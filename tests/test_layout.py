@@ -42,9 +42,9 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_597,
+    "cli": 1_482,
     "coresets": 2_389,
-    "datasets": 1_798,
+    "datasets": 1_783,
     "derivatives": 450,
     "designs": 2_108,
     "estimators": 2_681,
@@ -53,7 +53,7 @@ LINES = {
     "kernels": 927,
     "loop": 2_378,
     "model_selection": 1_010,
-    "models": 1_730,
+    "models": 1_650,
     "numerics": 1_475,
     "path": 2_083,
     "plots": 437,

@@ -103,17 +103,12 @@ class Sigmoid(NamedTuple):
     slope: float
     shift: float
 
-    def __call__(self, decisions: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the positive class, clipped to LIBSVM's 1e-7: coupling needs positive ones."""
-        return np.clip(expit(-(self.slope * decisions + self.shift)), 1e-7, 1 - 1e-7)
-
 
 def of_classes(decisions: np.ndarray, fitted: Sequence[tuple[float, float]], k: int, pairs: bool = True) -> np.ndarray:
     """Return probabilities of k classes, `(m, k)`, from decision values `(m, machines)` and the sigmoid of each."""
-    p = np.stack([Sigmoid(*pair)(values) for pair, values in zip(fitted, decisions.T, strict=True)], axis=1)
-    if k == 2:
-        return np.hstack([1 - p, p])
-    return coupled(p, k) if pairs else p / p.sum(axis=1, keepdims=True)
+    slopes, shifts = np.transpose(fitted)
+    p = np.clip(expit(-(slopes * decisions + shifts)), 1e-7, 1 - 1e-7)  # LIBSVM's: coupling needs positive ones
+    return np.hstack([1 - p, p]) if k == 2 else coupled(p, k) if pairs else p / p.sum(axis=1, keepdims=True)
 
 
 def coupled(pairs: np.ndarray, k: int) -> np.ndarray:
