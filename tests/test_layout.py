@@ -47,7 +47,7 @@ LINES = {
     "datasets": 1_783,
     "derivatives": 450,
     "designs": 2_108,
-    "estimators": 2_681,
+    "estimators": 2_680,
     "face": 311,
     "gram": 1_218,
     "kernels": 927,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_648,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1281, 187
+OWN_IMPORTS, FILES = 1276, 186
 """Lines that import from this library, and files."""
 
 
