@@ -287,7 +287,6 @@ def test_the_projection_takes_any_optimiser_and_tree():
         updates, state = transform.update(gradient, state, params)
         params = optax.apply_updates(params, updates)
     assert float(optax.tree.norm(params)) == pytest.approx(1, abs=1e-12)
-    assert 0 < float(state[-1].factor) < 1
     for piece in (project_onto_ball(1.0), average_iterates()):
         with pytest.raises(jaxsvm.InputError, match="params is None"):
             piece.update(params, piece.init(params))

@@ -18,7 +18,6 @@ from jaxsvm.loop.driver import fit_compiled
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import equivalent_C
 from jaxsvm.results.fit import Counters
-from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import rows_computed
 
 N, NU, LANES = 60, 0.08, 30
 SINGLE = StochasticBatchPerceptron()
@@ -256,7 +255,7 @@ def _evaluations(counters):
 @pytest.mark.parametrize("rows", [1, 1023, 1024, 60_000, 522_910])
 def test_20_products_beyond_32_bits_are_counted(rows):
     n = 522_910
-    count = jax.jit(lambda rows: rows_computed(Counters.zero(), rows, n), static_argnums=())
+    count = jax.jit(lambda rows: Counters.zero().stepped(rows, times=n))
     limbs = np.asarray(count(jnp.asarray(rows, jnp.int32)).evaluations, dtype=np.int64)
     assert limbs[0] * 2**20 + limbs[1] == rows * n
 

@@ -83,9 +83,6 @@ class StatusCode:
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # an array by nature
 
-    def __int__(self) -> int:
-        return int(self.code)
-
     def __index__(self) -> int:
         return int(self.code)
 
@@ -303,15 +300,16 @@ class Counters(NamedTuple):
             solvers=jnp.asarray(first.solvers | second.solvers),
         )
 
-    def stepped(self, evaluations: Any, toward: Any = True) -> "Counters":
-        """Count a step, its kernel evaluations, and what it adds to `toward`."""
+    def stepped(self, evaluations: Any, toward: Any = True, times: int = 1) -> "Counters":
+        """Count a step, `evaluations * times` kernel evaluations, and what it adds to `toward`."""
         toward = self.toward + jnp.asarray(toward, jnp.int32)
-        return self._replace(steps=self.steps + 1, toward=toward).evaluated(evaluations)
+        return self._replace(steps=self.steps + 1, toward=toward).evaluated(evaluations, times)
 
-    def evaluated(self, count: Any) -> "Counters":
-        """Add `count` (below 2**30) kernel evaluations."""
-        low = self.evaluations[1] + jnp.asarray(count, jnp.int32)
-        limbs = jnp.stack([self.evaluations[0] + (low >> 20), low & (2**20 - 1)])
+    def evaluated(self, count: Any, times: int = 1) -> "Counters":
+        """Add `count * times` kernel evaluations; each is below 2**20 if there are both, and count below 2**30."""
+        coarse, fine = (count >> 10) * times, (count & 1023) * times  # their product may exceed 32 bits
+        low = self.evaluations[1] + jnp.asarray(((coarse & 1023) << 10) + fine, jnp.int32)
+        limbs = jnp.stack([self.evaluations[0] + jnp.asarray(coarse >> 10, jnp.int32) + (low >> 20), low & (2**20 - 1)])
         return self._replace(evaluations=limbs)
 
 

@@ -101,7 +101,7 @@ def _step_in_double(problem: SimplexForm, state: State) -> State:
     r_next = _slope(alpha, s)
     beta = jnp.where(usable & (t == free), (r_next @ r_next) / jnp.where(rr > 0, rr, 1), 0)
     kept, rest = split((alpha, s, r_next, r_next + beta * p), carried)
-    counters = state.counters.stepped(min(problem.n**2, 2**30 - 1))
+    counters = state.counters.stepped(problem.n, times=problem.n)
     return State(*kept, (alpha @ s).astype(state.R.dtype), state.indefinite, counters, state.scale, rest)
 
 

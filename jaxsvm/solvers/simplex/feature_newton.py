@@ -147,7 +147,7 @@ def stepped(problem: SquaredHingeProblem, solver: FeatureNewton, state: State, e
     better = gap < state.gap
     x, f, left = (jnp.where(better, *pair) for pair in ((x, state.x), (f, state.f), (gap, state.gap)))
     slow = ~(gap <= MEASURED.gap_of_a_product * state.gap)
-    counters = state.counters.stepped(min(problem.n**2, 2**30 - 1), systems)
+    counters = state.counters.stepped(problem.n, systems, problem.n)
     R = problem.objective(x, f + problem.ridge * x)
     return State(x, f, R, left, known, slow, state.indefinite, counters)
 

@@ -24,14 +24,17 @@ from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, key_after, resumed, steps_of
 from jaxsvm.solvers.stochastic import iterates
-from jaxsvm.solvers.stochastic.iterates import Draws, Iterate, Rule, RunningSums, next_batch
-from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import rows_computed
-from jaxsvm.solvers.stochastic.transforms import (
+from jaxsvm.solvers.stochastic.iterates import (
+    Draws,
+    Iterate,
+    Rule,
+    RunningSums,
     average_iterates,
     average_of,
     first_step,
     gentle,
     inverse_time,
+    next_batch,
     pegasos_transform,
     project_onto_ball,
 )
@@ -139,14 +142,13 @@ class Stochastic(Solver[BoxForm]):
         at, s, gain = iterates.moved(problem, rule, at, sums, move, inner)
         loss = share @ jnp.maximum(slack, 0)
         with_features = iterates.features_of(problem) is not None
-        rows_taken = jnp.asarray(self.batch, jnp.int32) if with_features else violated.sum(dtype=jnp.int32)
-        counters = rows_computed(state.counters, rows_taken, 1 if with_features else problem.n)
+        rows_taken, of_row = (self.batch, 1) if with_features else (violated.sum(dtype=jnp.int32), problem.n)
         return state._replace(
             draws=draws,
             at=at,
             sums=sums.moved(index, move.g, gain, violated, count + 1)._replace(s=s),
             R=state.R + (loss - state.R) / (state.counters.steps + 1).astype(loss.dtype),
-            counters=counters._replace(toward=state.counters.toward + violated.any().astype(jnp.int32)),
+            counters=state.counters.stepped(rows_taken, violated.any(), of_row),
         )
 
     def refresh(self, problem: BoxForm, state: State) -> State:
@@ -218,7 +220,7 @@ class Pegasos(Stochastic):
         w <- (1 - 1/t) w + 1 / (lam t k) sum_{j in batch of k, y_j <w, x_j> < 1} y_j x_j,
         w <- w min(1, 1 / (sqrt(lam) |w|)),
 
-    with an optional projection, in a scaled form (`iterates.py`). `transforms.py` has the same steps as pieces of an
+    with an optional projection, in a scaled form (`iterates.py`). It also has the same steps as pieces of an
     optax chain, which streams take.
 
     Problems: hinge and box problems without an equality (a regularised bias, or none).

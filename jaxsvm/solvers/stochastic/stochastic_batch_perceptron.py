@@ -126,7 +126,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         a, c = scale * (state.a + eta * g), scale * (state.c + eta * row)
         mean = self._averaged(state.mean, t, Mean(a, c, water.p, row))
         indefinite = state.indefinite | (r2 < -64 * jnp.finfo(r2.dtype).eps)
-        counters = rows_computed(state.counters, rows, problem.n)
+        counters = state.counters.stepped(rows, times=problem.n)
         r2 = jnp.minimum(r2, 1)
         return State(key, a, c, r2, mean, -water.level, state.strictness, state.before, indefinite, counters)
 
@@ -205,12 +205,3 @@ def _filled(
     for index, width in lowest:
         filled = filled.at[index].add(jnp.where(places < count, width, 0))
     return jnp.where((water.p > 0).sum() < (filled > 0).sum(), problem.feasible_point(filled), water.p)
-
-
-def rows_computed(counters: Counters, rows: Int[Array, ""], n: int) -> Counters:
-    """Count a step that computed so many rows of n kernel values; their product may exceed 32 bits."""
-    coarse, fine = rows >> 10, rows & 1023
-    counters = counters.stepped(fine * n)
-    counters = counters.evaluated(((coarse * n) & 1023) << 10)
-    high = counters.evaluations[0] + ((coarse * n) >> 10)
-    return counters._replace(evaluations=counters.evaluations.at[0].set(high))
