@@ -48,7 +48,7 @@ def test_pairs_in_a_block_reach_its_solution_and_keep_the_sum():
     K, pull = A @ A.T / 30, rng.normal(size=20)
     low, high = -rng.uniform(0, 1, 20), rng.uniform(0, 1, 20)
     start = rng.uniform(low, high)
-    v, _, _ = block.pair_steps(*map(jnp.asarray, (K, low, high, start, pull)), 1e-9, 100_000)
+    v, _ = block.block_steps(*map(jnp.asarray, (K, low, high, start, pull)), 1e-9, 100_000, equality=True)
     v = np.asarray(v)
     assert v.sum() == pytest.approx(start.sum(), abs=1e-9)
     assert (v >= low).all()
@@ -62,7 +62,7 @@ def test_double_steps_in_a_block_reach_its_solution():
     A = rng.normal(size=(20, 30))
     K, pull = A @ A.T / 30, rng.normal(size=20)
     low, high = np.zeros(20), np.where(np.arange(20) < 10, np.inf, 0.3)
-    v, _, _ = block.double_steps(*map(jnp.asarray, (K, low, high, low, pull)), 1e-9, 100_000)
+    v, _ = block.block_steps(*map(jnp.asarray, (K, low, high, low, pull)), 1e-9, 100_000, equality=False)
     v = np.asarray(v)
     gradient = pull - K @ v
     assert np.abs(gradient[(v > low) & (v < high)]).max() <= 1e-8
@@ -71,7 +71,8 @@ def test_double_steps_in_a_block_reach_its_solution():
 
 
 def test_a_block_without_violation_stays():
-    v, _, steps = block.pair_steps(jnp.eye(4), jnp.zeros(4), jnp.ones(4), jnp.full(4, 0.5), jnp.zeros(4), 1e-3, 100)
+    half = jnp.full(4, 0.5)
+    v, steps = block.block_steps(jnp.eye(4), jnp.zeros(4), jnp.ones(4), half, jnp.zeros(4), 1e-3, 100, equality=True)
     assert np.array_equal(v, np.full(4, 0.5))
     assert int(steps) <= block.MEASURED.steps_per_turn
 

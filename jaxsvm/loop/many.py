@@ -41,7 +41,7 @@ from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.working_set import WorkingSet
-from jaxsvm.solvers.working_set_block import double_steps, ends, ends_of_groups, pair_steps, sides
+from jaxsvm.solvers.working_set_block import block_steps, ends, ends_of_groups, sides
 
 ROUNDING_OF_ZERO = 1e-12  # a violation, or a gap where the optimum is 0, up to which it counts as 0
 MOST_SETS = 1000  # working sets after which the driver continues
@@ -315,7 +315,6 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
     y, upper, K = problem.y, problem.upper, cast(DenseGram, problem.gram).K.astype(a.dtype)
     K, end = K + problem.offset if problem.offset else K, y * upper
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
-    steps_of = functools.partial(pair_steps, groups=problem.groups) if problem.free_bias else double_steps
 
     # a violation of 1e-7 tol is at the rounding of float64. A nu machine without a margin has no gap at any violation.
     least = 1e-7 if problem.groups is None else 1e-4
@@ -323,7 +322,8 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
     def round(state: tuple[Array, Array, Array], left: Array) -> tuple[Any, Array, Array]:
         v, s, violation = state
         most = jnp.minimum(left, MEASURED.steps_per_sample * problem.n)
-        v, _, more = steps_of(K, low, high, v, y * (problem.q - s), violation, most)
+        gradient = y * (problem.q - s)
+        v, more = block_steps(K, low, high, v, gradient, violation, most, problem.free_bias, problem.groups)
         s = y * (K @ v)
         excess = _violation_and_gap(problem, y * v, s, floor)[1] / tol
         violation = violation / 10

@@ -21,18 +21,16 @@ from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import Origin, StartLike, onto_simplex, starting_point, weights_of
 from jaxsvm.solvers.working_set_block import (
     RowCache,
-    Steps,
     among,
+    block_steps,
     box_sums,
     candidates,
-    double_steps,
     empty_cache,
     ends,
     enlarged_cache,
     fetched,
     is_negative_along,
     moved_in_box,
-    pair_steps,
     refreshed_box,
     with_new_members,
 )
@@ -161,8 +159,7 @@ class WorkingSet(Solver[Restrictable]):
         rows = cast(DenseGram, problem.gram).K if problem.gram.stored else cache.rows
         K = state.K if problem.gram.stored else among(state.K, rows, slots, members, places)
         between = rows[slots[:, None], slots] if problem.gram.stored else K
-        solve = pair_steps if problem.free_bias else double_steps
-        changes, inner, curved = moved(problem, state, between, rows, slots, members, solve)
+        changes, inner, curved = moved(problem, state, between, rows, slots, members)
         return state._replace(
             **changes,
             members=members,
@@ -257,13 +254,14 @@ def scaled(alpha: Array, s: Array) -> Array:
 
 
 def moved_with_scales(
-    problem: SquaredHingeProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array, solve: Steps
+    problem: SquaredHingeProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array
 ) -> tuple[dict[str, Any], Array, Array]:
     """Solve for set and scales; arguments and results are those of `moved_in_box`."""
     H, gradient, low, high, units = in_double(_block)(problem, state.a, state.exact, K, members)
     violation = jnp.where((low < 0) | (gradient > 0), jnp.abs(gradient), 0).max()
     limit = MEASURED.steps_per_member * len(low)
-    move, _, steps = solve(H, low, high, jnp.zeros_like(low), gradient, MEASURED.gradient_left * violation, limit)
+    tol = MEASURED.gradient_left * violation
+    move, steps = block_steps(H, low, high, jnp.zeros_like(low), gradient, tol, limit, equality=False)
     placed = in_double(_with_moves)(problem, state.a, state.exact, move, low, units, (rows, slots, members))
     return placed, steps, is_negative_along(H, move)
 

@@ -213,17 +213,95 @@ def _computed(gram: Gram, rows: Array, slots: Array, new: Array, count: Array, t
     return rows
 
 
-# --- the problem of a block, whose shape does not depend on n: a function of (matrix, bounds, gradient)
+# --- the problem of a block, whose shape does not depend on n
 #
-# `pair_steps` keeps the sum of its variables (an equality constraint), `double_steps` has no constraint. A step of
-# theirs is a handful of scalars. Interior points of the whole block, some 15 systems a set, took 11 to 16 times as long
+# A step is a handful of scalars. Interior points of the whole block, some 15 systems a set, took 11 to 16 times as long
 # on an H100 (n = 20,000).
 
-Steps = Callable[..., tuple[Array, Array, Array]]
-"""A solver of blocks: from the arguments of `pair_steps` to its results."""
+
+class Quadratic(NamedTuple):
+    """What a step maximises, `pull'(u - v) - 1/2 (u - v)'K(u - v)` over `low <= u <= high`."""
+
+    row: Callable[[Array], Array]  # from i to `K[i]`
+    D: Float[Array, " q"]  # the diagonal of K
+    low: Float[Array, " q"]
+    high: Float[Array, " q"]
+    largest: Callable[[Array], Array]  # finds the place of the largest entry
 
 
-def pair_steps(
+class Step(NamedTuple):
+    """A step of two variables i and j, or of i alone where they are equal."""
+
+    places: tuple[Array, Array]  # j and i
+    values: tuple[Array, Array]  # their new values; bounds are met exactly, so that comparisons with them are exact
+    change: Float[Array, " q"]  # what K times the step takes from the gradient
+    gain: Float[Array, ""]  # increase of the objective
+    curvature: Float[Array, ""]  # of K, not floored; 0 of a pair that stays
+
+    def taken(self, v: Array) -> Array:
+        """Return the variables after it; i counts where both are equal."""
+        (j, i), (new_j, new_i) = self.places, self.values
+        return v.at[j].set(new_j).at[i].set(new_i)
+
+
+def pair_step(of: Quadratic, v: Array, pull: Array, middle: Any, groups: Any = None, allowed: Any = True) -> Step:
+    """Return a second-order pair step, up by t at i and down by t at j (Fan, Chen and Lin 2005, WSS 2).
+
+    What violates most is selected relative to the middle of the violating pair: as exactly as the violation is small.
+    With `groups` both are of one group.
+    """
+    i = of.largest(jnp.where(v < of.high, pull - middle, -jnp.inf))
+    row_i, D_i, descent = of.row(i), entry(of.D, i), entry(pull, i) - pull
+    curvature = jnp.maximum(D_i + of.D - 2 * row_i, MEASURED.curvature_floor)
+    partners = (v > of.low) & (descent > 0) & (True if groups is None else groups == entry(groups, i))
+    j = of.largest(jnp.where(partners, descent * descent / curvature, -1))
+    descent_j, v_i, v_j, high_i, low_j = (
+        entry(*at) for at in ((descent, j), (v, i), (v, j), (of.high, i), (of.low, j))
+    )
+    usable = entry(partners, j) & (v_i < high_i) & allowed
+    t = jnp.minimum(descent_j / entry(curvature, j), jnp.minimum(high_i - v_i, v_j - low_j))
+    t = jnp.where(usable, t, 0)
+    new_i = jnp.where(usable & (t >= high_i - v_i), high_i, v_i + t)
+    new_j = jnp.where(usable & (t >= v_j - low_j), low_j, v_j - t)
+    along = jnp.where(usable, D_i + entry(of.D, j) - 2 * entry(row_i, j), 0)
+    return Step((j, i), (new_j, new_i), t * (row_i - of.row(j)), t * (descent_j - t * along / 2), along)
+
+
+def double_step(of: Quadratic, v: Array, pull: Array, allowed: Any = True, alone: bool = False) -> Step:
+    """Return a step of the variable that gains most and, unless it moves `alone`, of the best one after it, at once.
+
+    Source: Steinwart, Hush and Scovel 2011, 2D-SMO. Upper bounds may be infinite.
+    """
+    D = jnp.maximum(of.D, MEASURED.curvature_floor)
+
+    def gains(pull: Array) -> tuple[Array, Array]:
+        move = jnp.clip(v + pull / D, of.low, of.high) - v
+        return move, move * (pull - D * move / 2)
+
+    def at(k: Array) -> tuple[Array, ...]:
+        return tuple(entry(values, k) for values in (v, pull, D, of.low, of.high))
+
+    def value(t: Array, v: Array, low: Array, high: Array) -> Array:
+        return jnp.where(t == low - v, low, jnp.where(t == high - v, high, v + t))
+
+    move, gain = gains(pull)
+    i = of.largest(gain)
+    row_i, (v_i, pull_i, D_i, low_i, high_i) = of.row(i), at(i)
+    if alone:
+        t_i = jnp.where(allowed, jnp.clip(pull_i / D_i, low_i - v_i, high_i - v_i), 0)
+        new_i = value(t_i, v_i, low_i, high_i)
+        return Step((i, i), (new_i, new_i), t_i * row_i, entry(gain, i), entry(of.D, i))
+    _, gain = gains(pull - entry(move, i) * row_i)
+    j = of.largest(jnp.where(jnp.arange(len(v), dtype=jnp.int32) == i, -1, gain))
+    row_j, (v_j, pull_j, D_j, low_j, high_j) = of.row(j), at(j)
+    boxes = (low_i - v_i, high_i - v_i), (low_j - v_j, high_j - v_j)
+    t_i, t_j, gain = best_in_rectangle((pull_i, pull_j), (D_i, D_j, entry(row_i, j)), *boxes)
+    t_i, t_j = jnp.where(allowed, t_i, 0), jnp.where(allowed & (i != j), t_j, 0)  # i == j: a single variable
+    new = value(t_j, v_j, low_j, high_j), value(t_i, v_i, low_i, high_i)
+    return Step((j, i), new, t_i * row_i + t_j * row_j, gain, jnp.minimum(entry(of.D, i), entry(of.D, j)))
+
+
+def block_steps(
     K: Float[Array, "q q"],
     low: Float[Array, " q"],
     high: Float[Array, " q"],
@@ -231,114 +309,43 @@ def pair_steps(
     pull: Float[Array, " q"],
     tol: Any,
     limit: Any,
+    equality: bool,
     groups: Bool[Array, " q"] | None = None,
-) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
-    """Solve a block with an equality constraint by second-order pairs (Fan, Chen and Lin 2005, WSS 2).
+) -> tuple[Float[Array, " q"], Int[Array, ""]]:
+    """Solve a block by steps of two variables, pairs with an `equality`, `sum u = sum v`; return u and their number.
 
-    Maximize `pull'(u - v) - 1/2 (u - v)'K(u - v)` over `low <= u <= high`, `sum u = sum v`; in an empty place both
-    bounds are equal. In these variables (`v_i = c_i a_i` of a box problem) a pair moves the same way for all signs: up
-    by t at i, down by t at j.
+    In an empty place both bounds are equal; without the equality `high` may be infinite. In these variables (`v_i = c_i
+    a_i` of a box problem) a pair moves the same way for all signs. With `groups`, the first of two groups each of which
+    keeps its sum, pairs are of one group. Without an equality, steps of single variables took ten times as many if the
+    entries of K are much alike, as with a regularised bias.
 
-    Stop at a violation `max pull_up - min pull_low` of `tol`, or after `limit` steps. With `groups`, the first of two
-    groups each of which keeps its sum, pairs are of one group. Returns the point, its gradient, and the number of
-    steps.
+    Stop at a violation `max pull_up - min pull_low` of `tol` (without an equality neither is beyond 0), or after
+    `limit` steps.
     """
-    D = diagonal(K)
-    infinity = jnp.asarray(jnp.inf, K.dtype)
+    row = lambda i: lax.dynamic_index_in_dim(K, i, keepdims=False, allow_negative_indices=False)  # noqa: E731
+    of, none = Quadratic(row, diagonal(K), low, high, largest_packed), jnp.inf if equality else 0
 
-    def pair(carry: tuple[Array, Array, Array], left: Array) -> tuple[Array, Array, Array]:
-        v, pull, middle = carry
-        # Relative to the middle of the violating pair: what is selected is as exact as the violation is small.
-        i = largest_packed(jnp.where(v < high, pull - middle, -infinity))
-        row_i, pull_i = lax.dynamic_index_in_dim(K, i, keepdims=False, allow_negative_indices=False), entry(pull, i)
-        descent = pull_i - pull
-        curvature = jnp.maximum(entry(D, i) + D - 2 * row_i, MEASURED.curvature_floor)
-        partners = (v > low) & (descent > 0) & (True if groups is None else groups == entry(groups, i))
-        j = largest_packed(jnp.where(partners, descent * descent / curvature, -1))
-        descent_j, v_i, v_j = entry(descent, j), entry(v, i), entry(v, j)
-        high_i, low_j = entry(high, i), entry(low, j)
-        t = jnp.minimum(descent_j / entry(curvature, j), jnp.minimum(high_i - v_i, v_j - low_j))
-        usable = (descent_j > 0) & (v_i < high_i) & (v_j > low_j) & (left > 0)
-        usable = usable if groups is None else usable & entry(partners, j)
-        t = jnp.where(usable, t, 0)
-        # Bounds are met exactly, so that comparisons with them are exact.
-        new_i = jnp.where(usable & (t >= high_i - v_i), high_i, v_i + t)
-        new_j = jnp.where(usable & (t >= v_j - low_j), low_j, v_j - t)
-        v = v.at[i].set(new_i).at[j].set(jnp.where(usable, new_j, v_j))
-        return (
-            v,
-            pull - t * (row_i - lax.dynamic_index_in_dim(K, j, keepdims=False, allow_negative_indices=False)),
-            middle,
-        )
-
-    def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        v, pull, _, steps, _ = carry
-        top, bottom = largest(jnp.where(v < high, pull, -infinity)), smallest(jnp.where(v > low, pull, infinity))
-        violation = top - bottom
-        middle = jnp.where(jnp.isfinite(violation), (top + bottom) / 2, 0)
+    def violation(v: Array, pull: Array) -> tuple[Array, Array]:
         if groups is not None:
-            middle, violation = ends_of_groups(groups, pull, v < high, v > low)
-        left = limit - steps
-        v, pull, _ = fori_loop(
-            0, MEASURED.steps_per_turn, lambda k, carry: pair(carry, left - k.astype(steps.dtype)), (v, pull, middle)
-        )
-        return v, pull, middle, jnp.minimum(steps + MEASURED.steps_per_turn, limit), violation > tol
-
-    middle = jnp.zeros((), K.dtype) if groups is None else jnp.zeros_like(v)
-    start = (v, pull, middle, jnp.zeros((), jnp.int32), jnp.asarray(True))
-    v, pull, _, steps, _ = while_loop(lambda carry: carry[4] & (carry[3] < limit), turn, start)
-    return v, pull, steps
-
-
-def double_steps(
-    K: Array, low: Array, high: Array, v: Array, pull: Array, tol: Any, limit: Any
-) -> tuple[Array, Array, Array]:
-    """Solve a block without an equality by steps of two variables (Steinwart, Hush and Scovel 2011, 2D-SMO).
-
-    A step moves the variable that gains most alone and the best variable after it, both at once. Steps of single
-    variables took ten times as many if the entries of K are much alike, as with a regularised bias. It is called as
-    `pair_steps`, but `high` may be infinite, and `tol` is compared with the largest gradient of a variable that can
-    follow it.
-    """
-    D = jnp.maximum(diagonal(K), MEASURED.curvature_floor)
-    places = jnp.arange(len(v), dtype=jnp.int32)
-
-    def double(carry: tuple[Array, Array], left: Array) -> tuple[Array, Array]:
-        v, pull = carry
-
-        def gains(pull: Array) -> tuple[Array, Array]:
-            move = jnp.clip(v + pull / D, low, high) - v
-            return move, move * (pull - D * move / 2)
-
-        move, gain = gains(pull)
-        i = largest_packed(gain)
-        row_i = lax.dynamic_index_in_dim(K, i, keepdims=False, allow_negative_indices=False)
-        _, gain = gains(pull - entry(move, i) * row_i)
-        j = largest_packed(jnp.where(places == i, -1, gain))
-        row_j = lax.dynamic_index_in_dim(K, j, keepdims=False, allow_negative_indices=False)
-        (v_i, v_j), (low_i, low_j) = (entry(v, i), entry(v, j)), (entry(low, i), entry(low, j))
-        high_i, high_j = entry(high, i), entry(high, j)
-        curvatures = (entry(D, i), entry(D, j), entry(row_i, j))
-        ends_i, ends_j = (low_i - v_i, high_i - v_i), (low_j - v_j, high_j - v_j)
-        t_i, t_j, _ = best_in_rectangle((entry(pull, i), entry(pull, j)), curvatures, ends_i, ends_j)
-        t_i, t_j = jnp.where(left > 0, t_i, 0), jnp.where((i == j) | (left <= 0), 0, t_j)  # i == j: a single variable
-        # Bounds are met exactly, so that comparisons with them are exact.
-        new_i = jnp.where(t_i == ends_i[0], low_i, jnp.where(t_i == ends_i[1], high_i, v_i + t_i))
-        new_j = jnp.where(t_j == ends_j[0], low_j, jnp.where(t_j == ends_j[1], high_j, v_j + t_j))
-        return v.at[i].set(new_i).at[j].set(jnp.where(i == j, new_i, new_j)), pull - (t_i * row_i + t_j * row_j)
+            return ends_of_groups(groups, pull, v < high, v > low)
+        top, bottom = largest(jnp.where(v < high, pull, -none)), smallest(jnp.where(v > low, pull, none))
+        return jnp.where(jnp.isfinite(top - bottom), (top + bottom) / 2, 0), top - bottom
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, pull, steps, _ = carry
-        violation = largest(jnp.where(v < high, pull, 0)) - smallest(jnp.where(v > low, pull, 0))
-        left = limit - steps
-        v, pull = fori_loop(
-            0, MEASURED.steps_per_turn, lambda k, carry: double(carry, left - k.astype(steps.dtype)), (v, pull)
-        )
-        return v, pull, jnp.minimum(steps + MEASURED.steps_per_turn, limit), violation > tol
+        (middle, violated), left = violation(v, pull), limit - steps
+
+        def one(k: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
+            allowed, (v, pull) = left > k.astype(steps.dtype), at
+            step = pair_step(of, v, pull, middle, groups, allowed) if equality else double_step(of, v, pull, allowed)
+            return step.taken(v), pull - step.change
+
+        v, pull = fori_loop(0, MEASURED.steps_per_turn, one, (v, pull))
+        return v, pull, jnp.minimum(steps + MEASURED.steps_per_turn, limit), violated > tol
 
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))
-    v, pull, steps, _ = while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
-    return v, pull, steps
+    v, _, steps, _ = while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
+    return v, steps
 
 
 # --- sums with upper bounds (the hinge): `s = Qa` is carried in twice the precision
@@ -363,7 +370,7 @@ def carried(s: Array, like: Array) -> dict[str, Any]:
 
 
 def moved_in_box(
-    problem: BoxProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array, solve: Steps
+    problem: BoxProblem, state: Any, K: Array, rows: Array, slots: Array, members: Array
 ) -> tuple[dict[str, Any], Array, Array]:
     """Solve the set's problem, with the members' kernel rows `rows[slots]` and the kernel values K between members.
 
@@ -379,7 +386,9 @@ def moved_in_box(
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
     top, bottom = ends(problem, state.a, state.s)
     tol, limit = MEASURED.violation_left * (top - bottom), MEASURED.steps_per_member * len(place)
-    v, _, steps = solve(Q / jnp.outer(c, c), low, high, c * old, gradient / c, tol, limit)
+    v, steps = block_steps(
+        Q / jnp.outer(c, c), low, high, c * old, gradient / c, tol, limit, problem.equality is not None
+    )
     # Bounds are met exactly, so that comparisons with them are exact.
     new = jnp.where(v == end, U, jnp.clip(v / c, 0, U))
     change = new - old

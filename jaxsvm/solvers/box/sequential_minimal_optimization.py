@@ -9,16 +9,15 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.line_search import best_in_rectangle
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.selection import entry
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number
 from jaxsvm.solvers.box.interior_point import InteriorPoint, steps_worth
 from jaxsvm.solvers.contract import Finisher, Solver, Traits, is_negative
-from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, box_start
-from jaxsvm.solvers.working_set_block import ends, ends_of_groups, sides
+from jaxsvm.solvers.working_set_block import Quadratic, double_step, ends, ends_of_groups, pair_step
 
 
 @jax.tree_util.register_dataclass
@@ -71,9 +70,30 @@ class SMO(Solver[BoxForm]):
         return State(a, s, problem.objective(a, s), jnp.asarray(False), Counters.zero())
 
     def step(self, problem: BoxForm, state: "State") -> "State":
+        """Take a step in the variables `v = c a`, in which a pair moves along (1, -1)."""
+        a, c, groups = state.a, jnp.ones_like(state.a) if problem.c is None else problem.c, problem.groups
+        full, v, pull = c * problem.upper, c * a, (problem.q - state.s) / c
+        low, high = jnp.minimum(0, full), jnp.maximum(0, full)
+        row = lambda i: problem.column(i) / (entry(c, i) * c)  # noqa: E731
+        of = Quadratic(row, problem.diagonal / c**2, low, high, lambda values: selection.argmax(values)[1])
         if problem.free_bias:
-            return _pair_step(problem, state)
-        return _single_step(problem, state) if self.variables == 1 else _double_step(problem, state)
+            middle = 0 if groups is None else ends_of_groups(groups, pull, v < high, v > low)[0]
+            step = pair_step(of, v, pull, middle, groups)
+        else:
+            step = double_step(of, v, pull, alone=self.variables == 1)
+
+        def value(k: Array, new: Array) -> Array:
+            old, c_k, U, at_bound = (entry(values, k) for values in (a, c, problem.upper, full))
+            moved = jnp.where(new == at_bound, U, jnp.clip(new / c_k, 0, U))
+            return jnp.where(new == c_k * old, old, moved)
+
+        return state._replace(
+            a=step._replace(values=tuple(map(value, step.places, step.values))).taken(a),
+            s=state.s + c * step.change,
+            R=state.R - step.gain,
+            indefinite=state.indefinite | is_negative(step.curvature, problem.diagonal.max()),
+            counters=state.counters.stepped(self.variables * problem.n),
+        )
 
     def refresh(self, problem: BoxForm, state: "State") -> "State":
         a = problem.on_equality(jnp.clip(state.a.astype(problem.dtype), 0, problem.upper))
@@ -105,99 +125,3 @@ class State(NamedTuple):
     R: Float[Array, ""]  # `-D(a)`, updated by each step
     indefinite: Bool[Array, ""]
     counters: Counters
-
-
-def _single_step(problem: BoxForm, state: State) -> State:
-    """Move the best single variable by `delta_i = clip(a_i + (q_i - s_i) / Q_ii, 0, U_i) - a_i`."""
-    a, s = state.a, state.s
-    delta, gain = _single_gains(problem, a, s)
-    best, i = selection.argmax(gain)
-    new = _moved(a, problem.upper, i, jnp.where(best > 0, selection.entry(delta, i), 0))
-    return state._replace(
-        a=a.at[i].set(new),
-        s=s + (new - selection.entry(a, i)) * problem.column(i),
-        R=state.R - jnp.maximum(best, 0),
-        indefinite=state.indefinite | is_negative(selection.entry(problem.diagonal, i), problem.diagonal.max()),
-        counters=state.counters.stepped(problem.n),
-    )
-
-
-def _double_step(problem: BoxForm, state: State) -> State:
-    """Move the best single variable and the best variable after it, both at once within their box."""
-    a, s = state.a, state.s
-    delta, gain = _single_gains(problem, a, s)
-    best, i = selection.argmax(gain)
-    column_i, first = problem.column(i), selection.entry(delta, i)
-    _, gain_j = _single_gains(problem, a.at[i].add(first), s + first * column_i)
-    _, j = selection.argmax(jnp.where(jnp.arange(a.shape[0]) == i, -jnp.inf, gain_j))
-    column_j = problem.column(j)
-
-    def at(v: Array) -> tuple[Array, Array]:
-        return selection.entry(v, i), selection.entry(v, j)
-
-    (a_i, a_j), (U_i, U_j), (D_i, D_j) = at(a), at(problem.upper), at(problem.diagonal)
-    (s_i, s_j), (q_i, q_j), Q_ij = at(s), at(problem.q), selection.entry(column_i, j)
-    t_i, t_j, gain = best_in_rectangle((q_i - s_i, q_j - s_j), (D_i, D_j, Q_ij), (-a_i, U_i - a_i), (-a_j, U_j - a_j))
-    usable = best > 0
-    new_i = _moved(a, problem.upper, i, jnp.where(usable, t_i, 0))
-    new_j = jnp.where(i == j, new_i, _moved(a, problem.upper, j, jnp.where(usable, t_j, 0)))
-    return state._replace(
-        a=a.at[i].set(new_i).at[j].set(new_j),
-        s=s + ((new_i - a_i) * column_i + jnp.where(i == j, 0, new_j - a_j) * column_j),
-        R=state.R - jnp.where(usable, gain, 0),
-        indefinite=state.indefinite | is_negative(jnp.minimum(D_i, D_j), problem.diagonal.max()),
-        counters=state.counters.stepped(2 * problem.n),
-    )
-
-
-def _pair_step(problem: BoxForm, state: State) -> State:
-    """Move the pair of WSS 2 (Fan, Chen and Lin 2005): i violates most, j decreases most with it."""
-    a, s, D = state.a, state.s, problem.diagonal
-    c = jnp.ones_like(a) if problem.c is None else problem.c
-    pull, up, low = sides(problem, state.a, state.s)
-    groups = problem.groups
-    _, i = selection.argmax(
-        jnp.where(up, pull if groups is None else pull - ends_of_groups(groups, pull, up, low)[0], -jnp.inf)
-    )
-    m = selection.entry(pull, i)
-    low = low if groups is None else low & (groups == selection.entry(groups, i))
-    column_i, D_i, c_i = problem.column(i), selection.entry(D, i), selection.entry(c, i)
-    descent = m - pull
-    curvature = jnp.maximum(D_i / c_i**2 + D / c**2 - 2 * column_i / (c_i * c), MEASURED.curvature_floor)
-    _, j = selection.argmax(jnp.where(low & (descent > 0), descent * descent / curvature, -jnp.inf))
-    c_j, D_j, Q_ij = selection.entry(c, j), selection.entry(D, j), selection.entry(column_i, j)
-
-    exact = D_i / c_i**2 + D_j / c_j**2 - 2 * Q_ij / (c_i * c_j)
-    descent_j = selection.entry(descent, j)
-    usable = (descent_j > 0) & selection.entry(low, j) & selection.entry(up, i)
-    a_i, a_j = selection.entry(a, i), selection.entry(a, j)
-    U_i, U_j = selection.entry(problem.upper, i), selection.entry(problem.upper, j)
-    room_i = jnp.where(c_i > 0, U_i - a_i, a_i) * jnp.abs(c_i)
-    room_j = jnp.where(c_j > 0, a_j, U_j - a_j) * jnp.abs(c_j)
-    t = jnp.minimum(descent_j / jnp.maximum(exact, MEASURED.curvature_floor), jnp.minimum(room_i, room_j))
-    t = jnp.where(usable, t, 0)
-    # Bounds are met exactly, so that comparisons with them are exact.
-    new_i = jnp.where(t >= room_i, jnp.where(c_i > 0, U_i, 0), a_i + t / c_i)
-    new_j = jnp.where(t >= room_j, jnp.where(c_j > 0, 0, U_j), a_j - t / c_j)
-    a = a.at[i].set(jnp.where(usable, jnp.clip(new_i, 0, U_i), a_i))
-    return state._replace(
-        a=a.at[j].set(jnp.where(usable, jnp.clip(new_j, 0, U_j), selection.entry(a, j))),
-        s=s + t * (column_i / c_i - problem.column(j) / c_j),
-        R=state.R - t * (descent_j - t * exact / 2),
-        indefinite=state.indefinite | usable & is_negative(exact, D.max()),
-        counters=state.counters.stepped(2 * problem.n),
-    )
-
-
-def _single_gains(problem: BoxForm, a: Array, s: Array) -> tuple[Array, Array]:
-    rest, D = problem.q - s, problem.diagonal
-    delta = jnp.clip(a + rest / jnp.maximum(D, MEASURED.curvature_floor), 0, problem.upper) - a
-    return delta, delta * (rest - D * delta / 2)
-
-
-def _moved(a: Array, upper: Array, i: Array, move: Array) -> Array:
-    """Return `a_i + move`, or exactly 0 or U_i if within rounding of it."""
-    old, U = selection.entry(a, i), selection.entry(upper, i)
-    rounding = 4 * jnp.finfo(a.dtype).eps * U
-    new = old + move
-    return jnp.where(new <= rounding, 0, jnp.where(new >= U - rounding, U, new))

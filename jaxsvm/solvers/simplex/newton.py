@@ -5,21 +5,40 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
+from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
-from jaxsvm.numerics.linear import conjugate_gradients, factored
+from jaxsvm.numerics.linear import (
+    Iterate,
+    conjugate_gradients,
+    deflation,
+    factored,
+    landmark_features,
+    padded_factor,
+)
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.precision import diagonal, in_double, like, remainder, rounded, whole, widened
+from jaxsvm.numerics.precision import (
+    count,
+    diagonal,
+    in_double,
+    like,
+    matmul,
+    places_first,
+    remainder,
+    rounded,
+    whole,
+    widened,
+)
+from jaxsvm.numerics.sizes import in_smallest, sizes_of_factors
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, require_one_of
+from jaxsvm.runtime.loops import fori_loop, once
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.features import Primal, feature_matrix
 from jaxsvm.solvers.measured import MEASURED
-from jaxsvm.solvers.simplex import newton_kernel as kernel
-from jaxsvm.solvers.simplex.newton_kernel import State, pair_of_classes, solve_small_support
 from jaxsvm.solvers.start import StartLike, weights_of
 
 METHODS = ("auto", "cholesky", "cg")
@@ -78,23 +97,30 @@ class Newton(Solver[SquaredHingeProblem]):
     def stores(self, problem: SquaredHingeProblem) -> bool:
         return primal_of(problem) is None
 
-    def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: "StartLike | None" = None) -> State:
+    def init(self, problem: SquaredHingeProblem, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         primal = primal_of(problem)
         if primal is not None:
             return start_in_features(problem, primal, init)
-        return kernel.start(problem, key, init)
+        return start_at_samples(problem, key, init)
 
-    def step(self, problem: SquaredHingeProblem, state: State) -> State:
+    def step(self, problem: SquaredHingeProblem, state: "State") -> "State":
         """Take a Newton step, in twice the precision: in float32 a system loses its digits."""
         return _step_in_double(self, problem, state)
 
-    def refresh(self, problem: SquaredHingeProblem, state: State) -> State:
+    def refresh(self, problem: SquaredHingeProblem, state: "State") -> "State":
         primal = primal_of(problem)
         if primal is None:
             alpha, s = state.alpha.astype(problem.dtype), state.s.astype(problem.dtype)
             alpha, s = alpha / alpha.sum(), s / alpha.sum()
         else:
-            current, alpha, s = refreshed_in_features(problem, primal, _whole(state, problem.dtype).point)
+            current = _whole(state, problem.dtype).point
+            slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(current.w), 0)
+            # The value too: a step must go below it.
+            current = iterate_at(primal, current.w, slack)._replace(gap=current.gap)
+            # For large C and a tiny slack, `C slack` keeps few digits: a small support is solved by its own system.
+            beta = solve_small_support(problem, slack > 0, primal.C * jnp.maximum(slack, 0))
+            alpha = problem.feasible_point(beta)
+            s = product(problem, primal, alpha)[1]
             counters = state.counters.evaluated(3 * problem.n)
             state = state._replace(point=current, counters=counters, rest=remainder(current, state.point))
         # The coefficients of a fit, numbers of the data's dtype.
@@ -104,26 +130,30 @@ class Newton(Solver[SquaredHingeProblem]):
         s = problem.matvec(alpha) if primal is None else product(problem, primal, alpha)[1]
         return state._replace(alpha=beta, s=total * s)
 
-    def running_excess(self, problem: SquaredHingeProblem, state: State) -> Float[Array, ""]:
+    def running_excess(self, problem: SquaredHingeProblem, state: "State") -> Float[Array, ""]:
         return state.gap / jnp.asarray(self.tol, state.gap.dtype)
 
-    def dual_point(self, problem: SquaredHingeProblem, state: State) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def dual_point(self, problem: SquaredHingeProblem, state: "State") -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         return state.alpha, state.s
 
 
 @in_double
-def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: State) -> State:
+def _step_in_double(solver: Newton, problem: SquaredHingeProblem, state: "State") -> "State":
     wide = widened(problem)
     current = _whole(state, wide.dtype)
     primal = primal_of(wide)
     if primal is not None:
-        following = step_in_features(wide, primal, current, solver.method)
+        few = primal.size <= SIZES.largest_direct_system
+        factors = solver.method == "cholesky" or (solver.method == "auto" and few)
+        point, finite = (newton_move if factors else cg_move)(primal, current.point)
+        R, counters = jnp.where(finite, point.value, jnp.nan), current.counters.stepped(3 * wide.n)
+        following = current._replace(point=point, R=R, gap=point.gap, counters=counters)
     else:
-        following = kernel.step(wide, current, solver.method, solver.factor_limit)
+        following = step_at_samples(wide, current, solver.method, solver.factor_limit)
     return like(following._replace(rest=remainder(following.point, state.point)), state)
 
 
-def _whole(state: State, dtype: Any) -> State:
+def _whole(state: "State", dtype: Any) -> "State":
     wide = jax.tree.map(lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, state)
     return wide._replace(point=whole(state.point, state.rest, dtype))
 
@@ -137,7 +167,7 @@ def _whole(state: State, dtype: Any) -> State:
 # For large d conjugate gradients need products only.
 
 
-class Iterate(NamedTuple):
+class FeaturePoint(NamedTuple):
     """A point of the primal, with its slack, gradient, value and gap."""
 
     w: Float[Array, " size"]  # weight vector, the constant last
@@ -154,7 +184,7 @@ def primal_of(problem: SquaredHingeProblem) -> Primal | None:
     return None if x is None else Primal(x, problem.y, problem.costs, constant, problem.free_bias, problem.gram.spread)
 
 
-def start_in_features(problem: SquaredHingeProblem, primal: Primal, init: Any) -> State:
+def start_in_features(problem: SquaredHingeProblem, primal: Primal, init: Any) -> "State":
     """Return a state at w = 0, or at `init`."""
     if init is None:
         w, slack = jnp.zeros((primal.size,), primal.y.dtype), jnp.where(primal.C > 0, 1.0, 0.0).astype(primal.y.dtype)
@@ -186,46 +216,15 @@ def product(
     return w, margins + problem.ridge * alpha
 
 
-def dual_of(
-    problem: SquaredHingeProblem, primal: Primal, slack: Float[Array, " n"]
-) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """Return the dual point of a slack, and its `s`.
-
-    For large C and a tiny slack, `C slack` keeps few digits: a small support is then solved by its own system.
-    """
-    active = slack > 0
-    beta = solve_small_support(problem, active, primal.C * jnp.maximum(slack, 0))
-    alpha = problem.feasible_point(beta)
-    return alpha, product(problem, primal, alpha)[1]
-
-
-def refreshed_in_features(problem: SquaredHingeProblem, primal: Primal, point: Iterate) -> tuple[Iterate, Array, Array]:
-    """Recompute a point from its w, its value too: a step must go below it; return also its dual point with its `s`."""
-    slack = jnp.where(primal.C > 0, 1 - primal.y * primal.product(point.w), 0)
-    return iterate_at(primal, point.w, slack)._replace(gap=point.gap), *dual_of(problem, primal, slack)
-
-
-def step_in_features(problem: SquaredHingeProblem, primal: Primal, state: State, method: str) -> State:
-    """Take a step by a method; "auto" factors the Hessian for few features, else uses conjugate gradients."""
-    factors = method == "cholesky" or (method == "auto" and primal.size <= SIZES.largest_direct_system)
-    following, finite = (newton_move if factors else cg_move)(primal, state.point)
-    return state._replace(
-        point=following,
-        R=jnp.where(finite, following.value, jnp.nan),
-        gap=following.gap,
-        counters=state.counters.stepped(3 * problem.n),
-    )
-
-
-def iterate_at(primal: Primal, w: Float[Array, " size"], slack: Float[Array, " n"]) -> Iterate:
+def iterate_at(primal: Primal, w: Float[Array, " size"], slack: Float[Array, " n"]) -> FeaturePoint:
     """Compute value and gradient at w, from its slack."""
     beta = primal.C * jnp.maximum(slack, 0)
     gradient = primal.penalty * w - primal.transposed(primal.y * beta)
     value = (w @ (primal.penalty * w) + beta @ jnp.maximum(slack, 0)) / 2
-    return Iterate(w, slack, gradient, value, jnp.asarray(jnp.inf, w.dtype))
+    return FeaturePoint(w, slack, gradient, value, jnp.asarray(jnp.inf, w.dtype))
 
 
-def move(primal: Primal, current: Iterate, direction: Float[Array, " size"]) -> Iterate:
+def move(primal: Primal, current: FeaturePoint, direction: Float[Array, " size"]) -> FeaturePoint:
     """Return the lowest point along a direction, up to 4 times its length; `current` if none is lower."""
     change = -primal.y * primal.product(direction)
     regular = primal.penalty * direction
@@ -242,7 +241,7 @@ def move(primal: Primal, current: Iterate, direction: Float[Array, " size"]) -> 
     return jax.tree.map(lambda new, old: jnp.where(lower, new, old), following, current)
 
 
-def newton_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
+def newton_move(primal: Primal, current: FeaturePoint) -> tuple[FeaturePoint, Bool[Array, ""]]:
     """Take a Newton step by a factor of the Hessian; also return whether its direction was finite."""
     H = primal.hessian(jnp.where(current.slack > 0, primal.C, 0))
     # Scale to a unit diagonal, so that features of different scales cost no digits.
@@ -256,7 +255,7 @@ def newton_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, 
     return following._replace(gap=_gap(following, H @ following.gradient)), finite
 
 
-def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]:
+def cg_move(primal: Primal, current: FeaturePoint) -> tuple[FeaturePoint, Bool[Array, ""]]:
     """Take a Newton step by conjugate gradients with a diagonal preconditioner; also return if it was finite."""
     D = jnp.where(current.slack > 0, primal.C, 0)
     squares = primal.squares(D)
@@ -276,6 +275,226 @@ def cg_move(primal: Primal, current: Iterate) -> tuple[Iterate, Bool[Array, ""]]
     return following._replace(gap=_gap(following, primal.curve(D, following.gradient))), finite
 
 
-def _gap(following: Iterate, curved: Float[Array, " size"]) -> Float[Array, ""]:
+def _gap(following: FeaturePoint, curved: Float[Array, " size"]) -> Float[Array, ""]:
     """Estimate the relative gap between `P(w - g)` and the dual value of beta, to second order: `g' H g / 2 P`."""
     return following.gradient @ curved / (2 * jnp.maximum(following.value, jnp.finfo(curved.dtype).tiny))
+
+
+# --- in the span of the samples: a linear system on the support, and a product with the kernel matrix
+
+
+def solve_support(
+    problem: SquaredHingeProblem, active: Array, guess: Array, gap: Array, method: str, factor_limit: int
+) -> tuple[Array, Array, Array, Array]:
+    """Solve for the Newton point of an active set; conjugate gradients from `guess`, as exactly as the gap asks.
+
+    Return `beta (n,)`, zero off the set; the free bias (0 without); whether the matrix was positive definite; whether
+    its entries were finite.
+    """
+    n, number = problem.n, count(active)
+    yes = jnp.asarray(True)
+    solution = (jnp.zeros((n,), problem.dtype), jnp.zeros((), problem.dtype), yes, yes)
+    if method == "cg":
+        return _conjugate_gradients(problem, active, guess, gap)
+    sizes = sizes_of_factors(n if method == "cholesky" else min(n, factor_limit))
+    iterate = number > sizes[-1]
+    if method == "auto" and n > factor_limit:  # a smaller system is always factored
+        # Steps to about ten digits without a preconditioner, by a bound of the condition number.
+        steps = 12 * jnp.sqrt(1 + problem.costs.max() * problem.diagonal.max() * number)
+        iterate = iterate | (steps * MEASURED.columns_per_product < number)
+    solution = in_smallest(sizes, number, lambda size, _: _factor(problem, active, size), solution, ~iterate)
+    if sizes[-1] < n:
+        solution = once(iterate, lambda _: _conjugate_gradients(problem, active, guess, gap), solution)
+    return solution
+
+
+def solve_small_support(
+    problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"]
+) -> Float[Array, " n"]:
+    """Return the Newton point of an active set of the smallest size, if it is feasible; else `beta`."""
+    size = sizes_of_factors(problem.n)[0]
+    otherwise = (beta, jnp.zeros((), beta.dtype), jnp.asarray(True), jnp.asarray(True))
+    fits = count(active) <= size
+    solution, _, healthy, _ = once(fits, lambda _: _factor(problem, active, size), otherwise)
+    return jnp.where(healthy & (solution >= 0).all(), solution, beta)
+
+
+def _factor(problem: SquaredHingeProblem, active: Bool[Array, " n"], size: int) -> tuple[Array, Array, Array, Array]:
+    """Solve by Cholesky in `size` (static) places, with a step of refinement."""
+    index = places_first(active)[:size]
+    valid = jnp.arange(size, dtype=jnp.int32) < count(active)
+    block = jnp.where(valid[:, None] & valid[None, :], problem.block(index, index), 0)
+    factor = padded_factor(block, valid)
+    rhs = valid.astype(block.dtype)[:, None]
+    if problem.free_bias:
+        rhs = jnp.concatenate([rhs, jnp.where(valid, problem.y[index], 0)[:, None]], axis=1)
+
+    def refine(_: Any, solution: Array) -> Array:
+        return solution + factor.solve(rhs - matmul(block, solution))
+
+    solution = fori_loop(0, 2, refine, jnp.zeros_like(rhs))
+    beta, bias = _border(problem, solution, rhs)
+    healthy = jnp.isfinite(solution).all()
+    everywhere = jnp.zeros((problem.n,), beta.dtype).at[index].add(jnp.where(valid, beta, 0))
+    return everywhere, bias, healthy, jnp.isfinite(block).all()
+
+
+def _border(problem: SquaredHingeProblem, solution: Array, rhs: Array) -> tuple[Array, Array]:
+    """Return `beta` and bias of the bordered system, from solutions for 1 and for y."""
+    if not problem.free_bias:
+        return solution[:, 0], jnp.zeros((), solution.dtype)
+    signs = rhs[:, 1]
+    below = signs @ solution[:, 1]
+    bias = jnp.where(below > 0, (signs @ solution[:, 0]) / jnp.where(below > 0, below, 1), 0)
+    return solution[:, 0] - bias * solution[:, 1], bias
+
+
+def _conjugate_gradients(
+    problem: SquaredHingeProblem, active: Bool[Array, " n"], guess: Float[Array, " n"], gap: Float[Array, ""]
+) -> tuple[Array, Array, Array, Array]:
+    """Solve the Newton system by preconditioned conjugate gradients on `z = C^-1/2 beta`, from `guess`."""
+    root = jnp.where(active, jnp.sqrt(problem.costs), 0)
+    signs = root * problem.y
+
+    def apply(z: Array) -> Array:
+        return z + root * problem.signed.support_matvec(root * z)
+
+    rows = lambda at: problem.gram.rows(at).astype(root.dtype) + problem.offset  # noqa: E731
+    # Approximate the inverse of `I + C^1/2 B_SS C^1/2`, from evenly spaced samples of the support.
+    precondition = deflation(signs[:, None] * landmark_features(rows, active, SIZES.landmarks))
+    # The dual point is off by C times the residual, relative to z and not to the right-hand side; and the gap is about
+    # the condition number times the square of that.
+    tol = jnp.clip(1e-5 * jnp.sqrt(gap), max(1e-12, 4 * float(jnp.finfo(root.dtype).eps)), 1e-7)
+    start = jnp.where(active, guess, 0) / jnp.where(root > 0, root, 1)
+
+    def unfinished(at: Iterate) -> Array:
+        return (at.r @ at.r > tol**2 * (at.x @ at.x)) & at.definite
+
+    def solve(rhs: Array, z: Array) -> tuple[Array, Array]:
+        solution = conjugate_gradients(
+            apply, precondition, z, rhs - apply(z), MEASURED.conjugate_gradient_steps, unfinished
+        )
+        return solution.x, solution.definite
+
+    ones, definite = solve(root, start)
+    solution, rhs = ones[:, None], root[:, None]
+    if problem.free_bias:
+        constant, also = solve(signs, jnp.zeros_like(root))
+        solution, rhs = jnp.stack([ones, constant], axis=1), jnp.stack([root, signs], axis=1)
+        definite = definite & also
+    z, bias = _border(problem, solution, rhs)
+    beta = root * z
+    return beta, bias, definite, jnp.isfinite(beta).all()
+
+
+class State(NamedTuple):
+    """State of Newton."""
+
+    point: Any  # primal point: `KernelPoint` or `FeaturePoint`
+    alpha: Float[Array, " n"]  # dual point on the simplex
+    s: Float[Array, " n"]  # `Kt alpha`
+    R: Float[Array, ""]  # primal value of the samples that take part so far, which decreases
+    gap: Float[Array, ""]  # relative duality gap of the dual point, or an estimate of it
+    indefinite: Bool[Array, ""]  # whether a system was not positive definite
+    counters: Counters  # steps and kernel evaluations
+    effort: Int[Array, ""]  # samples that take part
+    memory: Int[Array, " n"] | None  # rank of each sample in the order of taking part; None if all do at once
+    rest: Any  # rounding error of the point in the data's dtype: together they have twice its precision
+
+
+def pair_of_classes(problem: SquaredHingeProblem) -> Float[Array, " n"]:
+    """Return half on a sample of each class: a dual point whose product is cheap."""
+    present = problem.ridge > 0
+    ends = jnp.stack([selection.argmax(jnp.where(present, sign * problem.y, -jnp.inf))[1] for sign in (1, -1)])
+    return jnp.zeros((problem.n,), problem.dtype).at[ends].add(0.5)
+
+
+class KernelPoint(NamedTuple):
+    """A primal point in the span of the samples, `w = sum_i c_i y_i phi(x_i)`."""
+
+    c: Float[Array, " n"]  # coefficients; `y . c = 0` with a free bias
+    slack: Float[Array, " n"]  # `1 - y_i h(x_i)`, with the bias; on a solved support exactly `c_i / C_i`
+
+
+def start_at_samples(problem: SquaredHingeProblem, key: Array | None, init: Any) -> State:
+    """Return a state at 0, or at `init`."""
+    n, infinite = problem.n, jnp.asarray(jnp.inf, problem.dtype)
+    if init is not None:
+        point, margins = weights_of(problem, init)
+        alpha = problem.feasible_point(point)
+        s = problem.matvec(alpha) if margins is None else problem.gradient(alpha, margins)
+        R = alpha @ s
+        point = KernelPoint(alpha / R, jnp.where(problem.present, 1 - problem.margins(alpha, s) / R, 0))
+    else:
+        alpha = pair_of_classes(problem)
+        s = problem.matvec(alpha)
+        point = KernelPoint(jnp.zeros_like(alpha), problem.present.astype(alpha.dtype))
+    memory, effort = None, n
+    if init is None and n > MEASURED.samples_at_once:
+        order = jax.random.permutation(jax.random.key(0) if key is None else key, n)
+        memory = jnp.zeros((n,), jnp.int32).at[order].set(jnp.arange(n, dtype=jnp.int32))
+        effort = MEASURED.samples_at_once // 2
+    R = _value(problem.costs, point)
+    counters = Counters.zero().evaluated(2 * n)
+    effort, rest = jnp.asarray(effort, jnp.int32), jax.tree.map(jnp.zeros_like, point)
+    return State(point, alpha, s, R, infinite, jnp.asarray(False), counters, effort, memory, rest)
+
+
+def step_at_samples(problem: SquaredHingeProblem, state: State, method: str, factor_limit: int) -> State:
+    """Take a Newton step among the samples that take part, to the lowest point on the way to that of the active set.
+
+    The point is kept if the end of the step, whose dual point is certified, is not better.
+    """
+    current, taking_part = state.point, problem.present
+    if state.memory is not None:
+        taking_part = taking_part & (state.memory < state.effort)
+    C = jnp.where(taking_part, problem.costs, 0)
+    active = taking_part & (current.slack > 0)
+    beta, bias, healthy, finite = solve_support(problem, active, current.c, state.gap, method, factor_limit)
+    target = _slack(problem, active, beta, 1 - problem.signed.support_matvec(beta) - problem.y * bias)
+    dc, change = beta - current.c, target - current.slack
+    linear = -(current.c @ change)
+    enough = SLOPE_LEFT * jnp.abs(linear + C * jnp.maximum(current.slack, 0) @ change)
+    t = hinge_minimum(current.slack, change, C, linear, -(dc @ change), (0.0, 1.0), 1.0, enough)
+    following = KernelPoint(current.c + t * dc, current.slack + t * change)
+    following = jax.tree.map(lambda new, end: jnp.where(t == 1, end, new), following, KernelPoint(beta, target))
+    settled = (t == 1) & (((target > 0) & taking_part) == active).all()  # at the Newton point of an unchanged set
+    before, after = _value(C, current), _value(C, following)
+    alpha = problem.feasible_point(C * jnp.maximum(following.slack, 0))
+    s = jnp.where(finite, problem.matvec(alpha), jnp.nan)  # a NaN in the kernel has its own status
+    gap = problem.certificate(alpha, s).relative_gap
+    # When primals differ by rounding only, the gap tells the better point: at large C it is far more sensitive.
+    nearer = (gap < state.gap) & (after <= before * (1 + jnp.sqrt(jnp.finfo(s.dtype).eps)))
+    lower = finite & healthy & ((after < before) | settled | nearer)
+    effort = state.effort
+    if state.memory is not None:  # a part is solved well enough once the primal stops falling fast
+        effort = jnp.where(settled | ~(after < 0.9 * before), jnp.minimum(2 * effort, problem.n), effort)
+    return state._replace(
+        point=jax.tree.map(lambda new, old: jnp.where(lower, new, old), following, current),
+        alpha=jnp.where(lower | ~finite, alpha, state.alpha),
+        s=jnp.where(lower | ~finite, s, state.s),
+        R=jnp.where(lower, after, before),
+        gap=jnp.where(lower, gap, state.gap),
+        indefinite=state.indefinite | finite & ~healthy,
+        counters=state.counters.stepped(count(active), times=problem.n),
+        effort=effort,
+    )
+
+
+def _value(C: Float[Array, " n"], point: KernelPoint) -> Float[Array, ""]:
+    """Return the primal `c' B c / 2 + sum_i C_i max(0, slack_i)^2 / 2`; a free bias drops out since `y . c = 0`."""
+    hinge = jnp.maximum(point.slack, 0)
+    return (point.c @ (1 - point.slack) + (C * hinge) @ hinge) / 2
+
+
+def _slack(
+    problem: SquaredHingeProblem, active: Bool[Array, " n"], beta: Float[Array, " n"], product: Float[Array, " n"]
+) -> Float[Array, " n"]:
+    """Return the slack at a Newton point: `beta / C` on its support, if the product agrees up to rounding.
+
+    Otherwise the system was solved less exactly, and the slack from the product is returned.
+    """
+    size = jnp.sqrt(jnp.maximum(problem.diagonal, 0))
+    rounding = 32 * jnp.finfo(beta.dtype).eps * (1 + size * (jnp.abs(beta) @ size))
+    exact = problem.ridge * beta
+    return jnp.where(active & (jnp.abs(exact - product) <= rounding), exact, product)
