@@ -725,7 +725,7 @@ def grounds_of_folds(gram: Any, weights: list[np.ndarray]) -> list[tuple[list[Gr
     """What the fits of each fold may be judged on: landmarks are chosen anew, among the samples that train in it."""
     import jax
 
-    from jaxsvm.gram.low_rank import landmarks_among
+    from jaxsvm.gram.build import landmarks_among
 
     keys = jax.random.split(jax.random.key(0), len(weights))
     chosen = (landmarks_among(gram, weight > 0, key) for weight, key in zip(weights, keys, strict=True))

@@ -19,7 +19,7 @@ from sklearn.model_selection import (
 
 import jaxsvm
 from jaxsvm import InputError
-from jaxsvm.gram.low_rank import landmarks_among
+from jaxsvm.gram.build import landmarks_among
 from jaxsvm.kernels import RBF, Polynomial, Precomputed
 from jaxsvm.model_selection.folds import fold_masks
 from jaxsvm.models.model import is_right

@@ -13,8 +13,7 @@ from oracle import laplacian, linear, poly, rbf
 
 from jaxsvm.errors import InputError, PrecisionWarning
 from jaxsvm.gram.build import gram
-from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.gram.operators import DenseGram, TiledGram, with_values
+from jaxsvm.gram.operators import DenseGram, LowRankGram, TiledGram, with_values
 from jaxsvm.kernels import RBF, Function, Laplacian, Linear, Polynomial, Precomputed
 from jaxsvm.points.rows import as_points
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxsvm
-from jaxsvm.gram.widths import at_widths
+from jaxsvm.gram.build import at_widths
 from jaxsvm.kernels import RBF, Laplacian, Linear
 
 N, CS, GAMMAS = 120, np.geomspace(0.1, 100, 7), [0.5, 0.05, 2.0]

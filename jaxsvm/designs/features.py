@@ -16,7 +16,7 @@ from jaxsvm.designs.contract import Chunk, Design, OfChunk, require_design
 from jaxsvm.designs.losses import Moments, Spread
 from jaxsvm.errors import InputError
 from jaxsvm.gram.basis import NystroemBasis
-from jaxsvm.gram.low_rank import low_rank_gram
+from jaxsvm.gram.build import low_rank_gram
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import cast, double, matmul

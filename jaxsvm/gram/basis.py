@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
@@ -182,10 +181,4 @@ def _blocks(coef: Array, basis: Any, points: Any, size: int) -> Array:
     def value(index: Array) -> Array:
         return matmul(basis(dense_rows(points, index)), coef)
 
-    m = points.shape[0]
-    whole = m // size
-    head = lax.map(jax.checkpoint(value), jnp.arange(whole * size, dtype=jnp.int32).reshape(whole, size))
-    head = head.reshape(whole * size, *coef.shape[1:])
-    if m % size == 0:
-        return head
-    return jnp.concatenate([head, value(jnp.arange(whole * size, m, dtype=jnp.int32))])
+    return by_row_tiles(points.shape[0], size, jax.checkpoint(value))

@@ -6,22 +6,30 @@ budget that a solver may use to store all n x n values as a `DenseGram`. `LowRan
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jax import lax
+from jaxtyping import Array, Bool, Float
 from numpy.typing import DTypeLike
 
 from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, require_finite, warn
-from jaxsvm.gram.low_rank import low_rank_gram
+from jaxsvm.gram.basis import FourierBasis, NystroemBasis
 from jaxsvm.gram.measured import MEASURED
-from jaxsvm.gram.operators import DenseGram, Gram, TiledGram, dense_values
-from jaxsvm.kernels import Precomputed, as_kernel
-from jaxsvm.kernels.contract import KernelLike
-from jaxsvm.kernels.distances import place
-from jaxsvm.points.rows import CSR, PointsLike, as_points
-from jaxsvm.runtime.arrays import device_memory, floating, require_memory, transfers
+from jaxsvm.gram.operators import DenseGram, Gram, LowRankGram, TiledGram, dense_values
+from jaxsvm.gram.spread import SpreadGram, of_whole
+from jaxsvm.kernels import RBF, Kernel, Precomputed, as_kernel
+from jaxsvm.kernels.contract import KernelLike, pytree
+from jaxsvm.kernels.distances import is_near, place, squared_distances
+from jaxsvm.numerics.linear import inverse_root, pivots
+from jaxsvm.points.rows import CSR, PointsLike, as_points, by_row_tiles, dense_rows, transposed_product
+from jaxsvm.runtime.arrays import device_memory, floating, lengthened, require_memory, transfers
+from jaxsvm.runtime.programs import Program
 
 
 @transfers
@@ -130,3 +138,171 @@ def require_symmetric(name: str, K: np.ndarray) -> None:
     eps = float(np.finfo(K.dtype if np.issubdtype(K.dtype, np.floating) else float).eps)
     if not worst <= 1e3 * eps * largest:
         raise InputError(f"{name} is a kernel matrix with |K - K'| up to {worst:.3g}: it must be symmetric.")
+
+
+# --- low rank
+#
+# Sources: Williams and Seeger 2001 and Fine and Scheinberg 2001 (pivoted Cholesky) for Nystroem; Rahimi and Recht 2007
+# for Fourier features.
+
+
+def low_rank_gram(
+    kernel: Kernel, x: Any, rank: int, method: str, landmarks: str, dtype: Any, key: Array | None
+) -> LowRankGram:
+    """Build a low-rank operator; the arguments are those of `jaxsvm.gram`.
+
+    Raises:
+        InputError: On an unknown method, or one that the kernel has no features for.
+    """
+    key = jax.random.key(0) if key is None else key
+    if method == "nystroem":
+        if landmarks not in ("pivoted", "random"):
+            raise InputError(f'landmarks is {landmarks!r}: "pivoted" or "random" is needed.')
+        _, shift, near, _ = place(kernel, x)
+        near = bool(near) if is_concrete(near) else False
+        features = _nystroem(kernel, x, shift, near, rank, landmarks, dtype, key)
+    elif method == "fourier":
+        noise_key, phase_key = jax.random.split(key)
+        phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
+        mean = transposed_product(x, jnp.full((x.shape[0],), 1 / x.shape[0], x.dtype))
+        features = FourierBasis(kernel.frequencies(noise_key, x.shape[1], rank, dtype), phases, mean)
+    else:
+        raise InputError(f'method is {method!r}: "nystroem" or "fourier" is needed.')
+    points = x if isinstance(x, CSR) else x - features.shift[None, :]
+    Z = _features_of(features, x, dtype)
+    return LowRankGram(kernel, points, features, Z, landmarks if method == "nystroem" else None)
+
+
+def _features_of(features: Any, x: Any, dtype: Any) -> Float[Array, "n r"]:
+    tile = MEASURED.rows_per_wide_tile
+    return by_row_tiles(x.shape[0], tile, lambda index: features(dense_rows(x, index)).astype(dtype))
+
+
+def landmarks_among(gram: LowRankGram, allowed: Bool[Any, " n"], key: Array) -> LowRankGram:
+    """Return the same approximation with new landmarks, chosen among some of the points only.
+
+    In cross-validation these are the training samples of a fold, so that held-out samples choose no features. Fewer
+    `allowed` points than the rank lower it. The key is for random landmarks.
+    """
+    rank = min(gram.features.x.shape[0], int(np.sum(allowed)))
+    return _landmarks_among(gram, jnp.asarray(lengthened(np.asarray(allowed), gram.n, False)), key, rank)
+
+
+@jax.jit(static_argnames="rank")
+def _landmarks_among(gram: LowRankGram, allowed: Array, key: Array, rank: int) -> LowRankGram:
+    x, shift, near = gram.x, gram.features.shift, gram.features.near
+    left = shift if isinstance(x, CSR) else jnp.zeros_like(shift)  # the shift that the stored points still need
+    features = _nystroem(gram.kernel, x, left, near, rank, gram.landmarks, gram.dtype, key, allowed)
+    Z = _features_of(features, x, gram.dtype)
+    Z = Z if gram.spread is None else gram.spread.along(Z, 0)
+    return dataclasses.replace(gram, features=dataclasses.replace(features, shift=shift), Z=Z)
+
+
+def _nystroem(
+    kernel: Kernel,
+    x: Any,
+    shift: Array,
+    near: bool,
+    rank: int,
+    landmarks: Any,
+    dtype: Any,
+    key: Array,
+    allowed: Any = True,
+) -> NystroemBasis:
+    """Choose landmarks among the `allowed` points, of which there are as many, and return the features that they make.
+
+    By pivoted Cholesky each is the point with the largest residual diagonal entry.
+    """
+    n = x.shape[0]
+    fixed, points, origin = lax.stop_gradient((kernel, x, shift[None, :]))  # indices have no derivative
+
+    def row(i: Array) -> Array:
+        point = dense_rows(points, i[None]) - origin
+        if not isinstance(x, CSR):
+            return fixed.matrix(point, points - origin, near=near)[0]
+
+        def tile(index: Array) -> Array:
+            return fixed.matrix(points.rows(index) - origin, point, near=near)[:, 0]
+
+        return by_row_tiles(n, MEASURED.rows_per_wide_tile, tile)
+
+    if landmarks == "pivoted":
+        tile = MEASURED.rows_per_wide_tile
+        rest = by_row_tiles(n, tile, lambda index: fixed.diag(dense_rows(points, index) - origin))
+        index = pivots(row, jnp.where(allowed, rest, -jnp.inf), rank)
+    else:
+        index = jnp.argsort(jnp.where(allowed, jax.random.uniform(key, (n,)), 2))[:rank]
+    chosen = dense_rows(x, index) - shift[None, :]
+    values = kernel.matrix(chosen, chosen, near=near)
+    root = inverse_root(values, rank * jnp.finfo(values.dtype).eps)
+    return NystroemBasis(kernel, chosen, shift, root.astype(dtype), near)
+
+
+# --- one kernel at several widths; where they fit, distances are computed once
+
+
+def require_width(gram: Gram) -> Any:
+    """Return an operator of a kernel with one width, a number `gamma`.
+
+    Raises:
+        InputError: On an operator of another kernel, or of the features of a low-rank one.
+    """
+    kernel = getattr(gram, "kernel", None)
+    if np.ndim(getattr(kernel, "gamma", [])):
+        raise InputError(f"gammas: the problem's kernel is {kernel!r}: one with a number `gamma`, as `RBF`, is needed.")
+    if gram.rank is not None:
+        raise InputError("gammas: landmarks of a low-rank Gram are for one width: build the Gram without `rank`.")
+    return gram
+
+
+def at_width(gram: Gram, gamma: Any) -> Gram:
+    """Return the operator at another width, traced or not; stored values are computed again."""
+    held = require_width(gram)
+    if isinstance(held, SpreadGram):
+        return of_whole(partial(at_width, gamma=gamma), held)
+    kernel = dataclasses.replace(held.kernel, gamma=gamma)
+    near = is_concrete(kernel, held.x) and is_near(kernel, held.x)
+    if not gram.stored:
+        return dataclasses.replace(held, kernel=kernel, near=near)
+    K = dense_values(kernel, held.x, gram.dtype, near, held.spread)
+    return dataclasses.replace(held, kernel=kernel, K=K, near=near)
+
+
+def at_widths(gram: Gram, gammas: Sequence[float], store: bool) -> Iterator[Any]:
+    """Yield the operator at each width, one after another.
+
+    Distances are computed once if the values will be stored, and they fit too.
+    """
+    held, largest = require_width(gram), max(gammas)
+    if isinstance(held, SpreadGram):
+        yield from (SpreadGram(each, held.n) for each in at_widths(held.whole, gammas, store))
+        return
+    twice = 2 * gram.n**2 * jnp.dtype(gram.dtype).itemsize
+    fits = gram.stored or (gram.may_store and twice <= held.memory)
+    if not (store and fits and isinstance(held.kernel, RBF) and len(gammas) > 1):
+        yield from (at_width(gram, gamma) for gamma in gammas)
+        return
+    near = is_near(RBF(largest), held.x)
+    distances = dense_values(_Exponent(largest), held.x, gram.dtype, near, held.spread)
+    for gamma in gammas:
+        K = _at_share(distances, gamma / largest)
+        yield DenseGram(RBF(gamma), held.x, held.shift, K, near, spread=held.spread)
+
+
+@pytree
+@dataclasses.dataclass(frozen=True)
+class _Exponent(Kernel):
+    """`gamma |x - z|^2`, the exponent of an RBF kernel."""
+
+    gamma: Any
+
+    def matrix(self, x: Array, z: Array, **how: Any) -> Array:
+        return squared_distances(x, z, jnp.asarray(self.gamma, x.dtype), **how)
+
+    def diag(self, x: Array) -> Array:
+        return jnp.zeros(x.shape[0], x.dtype)
+
+
+@Program
+def _at_share(distances: Float[Array, "n n"], share: Any) -> Float[Array, "n n"]:
+    return jnp.exp(-share * distances)

@@ -1,4 +1,4 @@
-"""Gram operators: the contract, and the operators that store all kernel values or compute them on demand.
+"""Gram operators: the contract, and those that store all kernel values, compute them on demand, or from features.
 
 Problems, solvers and drivers ask an operator for rows, blocks and products of a kernel matrix. An operator is a frozen
 dataclass, registered as a pytree, whose sizes and flags are static.
@@ -17,7 +17,8 @@ from jaxsvm.errors import is_concrete
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.kernels import Kernel, Precomputed
-from jaxsvm.numerics.precision import diagonal, matmul, over_support
+from jaxsvm.numerics.precision import diagonal, matmul, over_support, precisely
+from jaxsvm.numerics.selection import entry
 from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, taken, transposed_product
 from jaxsvm.runtime.arrays import in_a_line, lengthened, may_be_padded, on_device
 from jaxsvm.runtime.loops import Spread, fori_loop
@@ -283,6 +284,81 @@ class DenseGram(Gram):
         return _wide_matvec(self.K, v)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LowRankGram(Gram):
+    """`K = Z Z'` for features `Z = phi(x)`, Nystroem's or random Fourier features; rows and products cost O(n r).
+
+    It is exactly the kernel `phi(x) . phi(z)` of its features: fits on it are certified for that kernel.
+    """
+
+    __repr__ = in_a_line
+
+    kernel: Kernel  # the kernel that is approximated
+    x: Any  # dense points less `shift`, or CSR, as they came
+    features: Any  # the feature map, a basis
+    Z: Float[Array, "n r"]  # the features of the points, `(n, r)`
+    # how landmarks were chosen among the points, "pivoted" or "random"; None: there are none; static
+    landmarks: str | None = dataclasses.field(default=None, metadata={"static": True})
+    # dtype of the kernel values, if wider than that of the features; static
+    values: Any = dataclasses.field(default=None, metadata={"static": True})
+    spread: Spread | None = dataclasses.field(default=None, metadata={"static": True})
+
+    @property
+    def n(self) -> int:
+        return self.Z.shape[0]
+
+    @property
+    def rank(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return the number of features."""
+        return self.Z.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return the dtype of the kernel values."""
+        return self.Z.dtype if self.values is None else self.values
+
+    @property
+    def shift(self) -> Float[Array, " d"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return what was subtracted from dense points, `(d,)`; 0 for sparse ones, which the feature map shifts."""
+        return jnp.zeros_like(self.features.shift) if isinstance(self.x, CSR) else self.features.shift
+
+    def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
+        return matmul(self.Z, entry(self.Z, jnp.asarray(i)).astype(self.dtype))
+
+    def rows(self, index: Int[Array, " t"]) -> Float[Array, "t n"]:
+        return matmul(self.Z[index].astype(self.dtype), self.Z.T)
+
+    def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
+        return matmul(self.Z[rows].astype(self.dtype), self.Z[columns].T)
+
+    def diag(self) -> Float[Array, " n"]:
+        Z = self.Z.astype(self.dtype)
+        return (Z * Z).sum(axis=1)
+
+    def matvec(self, v: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+        return matmul(self.Z, matmul(self.Z.T, v))
+
+    @property
+    def definite(self) -> bool:
+        return True
+
+    def widened(self, dtype: Any) -> "LowRankGram":
+        """Return the operator whose entries have a wider dtype.
+
+        Entries rounded to the narrower dtype need not be positive semidefinite, which harms linear systems.
+        """
+        return dataclasses.replace(self, values=jnp.dtype(dtype))
+
+    @property
+    def design(self) -> Float[Array, "n r"]:
+        return self.Z
+
+    def expansion(self, coef: Float[Array, " n"], support: Any = None) -> tuple[Any, Float[Array, " r"]]:
+        del support  # the weight vector includes it
+        return self.features, precisely(lambda coef, Z: matmul(Z.T, coef))(coef, self.Z)
+
+
 def with_values(gram: Gram) -> Gram:
     """Return the operator with all values stored if its budget permits; else unchanged."""
     if gram.stored or not gram.may_store:
@@ -378,14 +454,8 @@ def values_between(gram: Gram, samples: Int[Array, " m"]) -> Float[Array, "m m"]
 
 def _wide_matvec(K: Array, v: Array) -> Array:
     """Return `K @ v` for v of a wider dtype, some rows at a time, without a wide copy of K."""
-    n, tile = K.shape[0], MEASURED.rows_per_wide_tile
+    n = K.shape[0]
     if n <= AT_ONCE:
         return matmul(K, v)
-    whole = n // tile * tile
-
-    def of_rows(start: Array) -> Array:
-        return matmul(lax.dynamic_slice_in_dim(K, start, tile), v)
-
-    # Indices of 32 bits: inside `in_double` Python's have 64, but a loop's body is traced with the caller's flag.
-    head = lax.map(of_rows, jnp.arange(0, whole, tile, dtype=jnp.int32)).reshape(whole, *v.shape[1:])
-    return head if whole == n else jnp.concatenate([head, matmul(K[whole:], v)])
+    rows = lambda index: matmul(lax.dynamic_slice_in_dim(K, index[0], len(index)), v)  # noqa: E731
+    return by_row_tiles(n, MEASURED.rows_per_wide_tile, rows)

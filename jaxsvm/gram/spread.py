@@ -15,9 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.low_rank import LowRankGram
 from jaxsvm.gram.measured import MEASURED
-from jaxsvm.gram.operators import DenseGram, Gram, TiledGram, dense_values
+from jaxsvm.gram.operators import DenseGram, Gram, LowRankGram, TiledGram, dense_values
 from jaxsvm.kernels import Precomputed
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import Rows

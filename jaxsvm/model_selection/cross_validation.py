@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.gram.low_rank import landmarks_among
+from jaxsvm.gram.build import landmarks_among
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.gram.spread import of_whole
 from jaxsvm.loop.choice import exact_solver

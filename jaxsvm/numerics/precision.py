@@ -12,7 +12,7 @@ Matrix products are in the full precision of their dtypes: GPUs and TPUs use les
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +29,6 @@ from jaxsvm.runtime.loops import varying, while_loop
 
 _T = TypeVar("_T")
 
-
-class _Vectors(Protocol):
-    """A dataclass of vectors of one dtype: a problem."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def dtype(self) -> Any:
-        """Return the dtype of the vectors."""
-        ...
-
-
-_P = TypeVar("_P", bound=_Vectors)
 
 PARTS_OF_A_SUM = 64
 """Sums are taken in at least so many parts (vector lanes and tiles): as fast as vectors go, and as exact as `rounding`
@@ -229,13 +216,14 @@ def double(dtype: Any) -> Any:
     return jnp.dtype(dtype) if jax.default_backend() == "tpu" else jnp.dtype(jnp.float64)
 
 
-def widened(problem: _P) -> _P:
+def widened(problem: _T) -> _T:
     """Convert the vectors of a problem to float64; of its Gram operator only the parts that cost nothing."""
-    wide = double(problem.dtype)
-    names = [field.name for field in dataclasses.fields(problem) if not field.metadata.get("static")]
-    parts = {name: getattr(problem, name) for name in names}  # of which Gram operators widen themselves
+    given: Any = problem
+    wide = double(given.dtype)
+    names = [field.name for field in dataclasses.fields(given) if not field.metadata.get("static")]
+    parts = {name: getattr(given, name) for name in names}  # of which Gram operators widen themselves
     changed = {name: x.widened(wide) if hasattr(x, "widened") else cast(x, wide) for name, x in parts.items()}
-    return dataclasses.replace(problem, **changed)
+    return dataclasses.replace(given, **changed)
 
 
 def cast(tree: _T, dtype: Any) -> _T:

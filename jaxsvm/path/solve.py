@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.gram.widths import at_width, at_widths, require_width
+from jaxsvm.gram.build import at_width, at_widths, require_width
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import Interruption, answering, watching

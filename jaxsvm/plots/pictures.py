@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsvm.errors import InputError, require_part
+from jaxsvm.errors import InputError, require_package, require_part
 from jaxsvm.models.enclosing_ball import ball
 from jaxsvm.models.model import Model, decision_function, predict
 from jaxsvm.problems.contract import require_problem
@@ -26,26 +28,7 @@ if TYPE_CHECKING:
     from jaxsvm.results.fit import Fit, History
 
 
-import functools
-import io
-from typing import TYPE_CHECKING
-
-from jaxsvm.errors import require_package
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "0.45"
-
-
-def figure_class() -> Any:
-    """Return matplotlib's `Figure`.
-
-    Raises:
-        MissingPackageError: If matplotlib is not installed.
-    """
-    return require_package("matplotlib.figure", "drawing").Figure
 
 
 def panels_of(rows: int, width: float, height: float) -> tuple[Any, Any]:
@@ -53,7 +36,7 @@ def panels_of(rows: int, width: float, height: float) -> tuple[Any, Any]:
 
     As the last line of a notebook's cell each of them shows the picture: without pyplot nobody else tells IPython how.
     """
-    figure = figure_class()(figsize=(width, height), layout="constrained")
+    figure = require_package("matplotlib.figure", "drawing").Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, 1, sharex=True)
     for shown in (figure, *figure.axes):
         shown._repr_png_ = functools.partial(_png, figure)

@@ -22,8 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.gram.low_rank import LowRankGram
-from jaxsvm.gram.operators import Gram, dense_values
+from jaxsvm.gram.operators import Gram, LowRankGram, dense_values
 from jaxsvm.kernels.distances import less, middle
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype

@@ -265,16 +265,12 @@ def require_solves(solver: Solver, problem: Problem) -> None:
     )
 
 
-def _require_rule(name: str, value: Any) -> None:
-    require_one_of(name, value, STOP_RULES)
-
-
 def _from(least: int) -> Callable[[str, Any], None]:
     return lambda name, value: require_whole(name, value, least)
 
 
 RULES: dict[str, Callable[[str, Any], None]] = {
-    "stop": _require_rule,
+    "stop": lambda name, value: require_one_of(name, value, STOP_RULES),
     "tol": require_positive,
     "inner_tol": require_positive,
     "radius": require_positive,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.precision import like
+from jaxsvm.numerics.precision import like, over_support
 from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.contract import Restricted, SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -74,10 +74,8 @@ class Sampled(HoldingWrapper[SimplexForm]):
     it full again frees the eighth of its places with the smallest weights; a fit that gains nothing by that ends as
     FULL.
 
-    Problems: those of the inner solver, on the simplex (squared hinge, enclosing balls).
-    Cost of a step: at most `r q + q` kernel evaluations for q active samples; a full check costs q n.
-    Rate: no bound is given; 59 drawn samples include one of the best 5 % of vertices with probability 0.95.
-    Source: Frandi, Nanculef, Gasparo, Lodi, Sartori; their buffer has no limit.
+    A full check costs q n kernel evaluations. No rate is known. In the source (Frandi, Nanculef, Gasparo, Lodi,
+    Sartori) the buffer has no limit.
     """
 
     bit = 12
@@ -256,23 +254,13 @@ class Sampled(HoldingWrapper[SimplexForm]):
 def _drawn_gradient(
     problem: SimplexForm, drawn: Int[Array, " r"], indices: Int[Array, " q"], weights: Float[Array, " q"]
 ) -> Float[Array, " r"]:
-    """Return `s` of the drawn samples, `Kt[drawn, indices] @ weights`, at the cost of the used places.
+    """Return `s` of the drawn samples, `Kt[drawn, indices] @ weights`, at the cost of the used places."""
+    tile = min(MEASURED.rows_per_wide_tile, weights.shape[0])
 
-    New vertices take the first free place, so used places come first: tiles of them are evaluated.
-    """
-    size = weights.shape[0]
-    tile, places = min(MEASURED.rows_per_wide_tile, size), jnp.arange(size, dtype=jnp.int32)
-    used = jnp.where(weights > 0, places + 1, 0).max()
+    def add(total: Array, index: Array, some: Array) -> Array:
+        return total + problem.block(drawn, indices[index]) @ some
 
-    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        k, total = carry
-        start = jnp.minimum(k * tile, size - tile)  # the last tile overlaps the one before: count once
-        fresh = start + jnp.arange(tile, dtype=jnp.int32) >= k * tile
-        part = jnp.where(fresh, lax.dynamic_slice(weights, (start,), (tile,)), 0)
-        return k + 1, total + problem.block(drawn, lax.dynamic_slice(indices, (start,), (tile,))) @ part
-
-    start = (jnp.zeros((), jnp.int32), jnp.zeros(drawn.shape, weights.dtype))
-    return while_loop(lambda carry: carry[0] * tile < used, add, start)[1]
+    return over_support(weights, tile, add, jnp.zeros(drawn.shape, weights.dtype))
 
 
 class SampledState(NamedTuple):
@@ -300,7 +288,7 @@ class SampledState(NamedTuple):
 
 @checked
 def polished(solver: Solver, products: int = 40) -> "Polished":
-    """Polish a solver's point at every certificate (`jaxsvm.solvers.simplex.conjugate_gradients`).
+    """Polish a solver's point at every certificate, by at most 30 steps of Newton, or by conjugate gradients.
 
     Args:
         solver: Any simplex solver, also a `sampled` one.
@@ -326,14 +314,7 @@ def polished(solver: Solver, products: int = 40) -> "Polished":
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Polished(Wrapper[SimplexForm]):
-    """A solver that is polished at every certificate; made by `polished`. Its state is the inner solver's.
-
-    Problems: those of the inner solver, on the simplex (squared hinge, enclosing balls).
-    Cost of a polish: at most `products` products with the kernel matrix, or for squared-hinge problems of at most 2,048
-    samples up to 30 linear systems on the support.
-    Rate: on a fixed support that of conjugate gradients; Newton is finite.
-    Sources: Polyak 1969; Nocedal and Wright, section 16.7.
-    """
+    """A solver that is polished at every certificate; made by `polished`. Its state is the inner solver's."""
 
     bit = 11
     solver: SimplexSolver | Sampled

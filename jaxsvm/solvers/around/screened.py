@@ -71,9 +71,6 @@ class Screened(HoldingWrapper[Restrictable]):
     have no reason to move. If few are left, the host driver continues with a smaller problem (`left`; under tracing
     shapes are fixed). Certificates are those of the whole problem: no result relies on the rule.
 
-    Problems: hinge and squared hinge, with a regularised bias or none.
-    Cost: a test of the rule costs about a certificate.
-    Rate: that of the inner solver.
     Sources: Ndiaye, Fercoq, Gramfort and Salmon 2017; docs/mathematics.md, Safe screening.
     """
 

@@ -17,17 +17,9 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.solvers.contract import HandOver, P, Solver, Traits
 
 
-class _Inner:
-    """An attribute that returns the inner solver's; a field of the wrapper by the same name replaces it."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, wrapper: Any, owner: type | None = None) -> Any:
-        return self if wrapper is None else getattr(wrapper.solver, self.name)
-
-
-_inner: Any = _Inner
+def _inner(name: str) -> Any:
+    """Return an attribute that is the inner solver's; a field of the wrapper by the same name replaces it."""
+    return functools.cached_property(lambda wrapper: getattr(wrapper.solver, name))
 
 
 def _forwarded(name: str) -> Any:
@@ -62,8 +54,9 @@ class Wrapper(Solver[P]):
     layer: ClassVar[int]  # place in the order of nesting: a wrapper goes around solvers and wrappers of lower layers
     made_by: ClassVar[str]  # name of the function that makes it
 
-    solves, tol, max_steps, stop, unroll = (_inner() for _ in range(5))
-    patience, final_check, check_every, refresh_every, rows = (_inner() for _ in range(5))
+    solves, tol, max_steps, stop, unroll = map(_inner, ("solves", "tol", "max_steps", "stop", "unroll"))
+    patience, final_check, rows = map(_inner, ("patience", "final_check", "rows"))
+    check_every, refresh_every = map(_inner, ("check_every", "refresh_every"))
 
     @property
     def traits(self) -> Traits:
