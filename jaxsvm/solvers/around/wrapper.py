@@ -18,8 +18,12 @@ from jaxsvm.solvers.contract import HandOver, P, Solver, Traits
 
 
 def _inner(name: str) -> Any:
-    """Return an attribute that is the inner solver's; a field of the wrapper by the same name replaces it."""
-    return functools.cached_property(lambda wrapper: getattr(wrapper.solver, name))
+
+    def value(wrapper: Any) -> Any:
+        """Return the inner solver's; a field of the wrapper by the same name replaces it."""
+        return getattr(wrapper.solver, name)
+
+    return functools.cached_property(value)
 
 
 def _forwarded(name: str) -> Any:
