@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import time
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -229,17 +229,8 @@ def counted_by_name(solver: type) -> type:
     return solver
 
 
-class Counted(Protocol):
-    """A configuration, such as a solver, whose steps are counted under its name."""
-
-    @property
-    def inside(self) -> "Counted | None":
-        """Return the configuration that this one wraps; None if it wraps none."""
-        ...
-
-
-def bit_of(solver: Counted) -> np.ndarray:
-    """Return the bit of a solver's class, int32 `()`; a wrapper adds the bit of the solver inside."""
+def bit_of(solver: Any) -> np.ndarray:
+    """Return the bit of a solver's class, int32 `()`; a wrapper adds the bit of the solver `inside`."""
     inside = solver.inside
     bit = np.asarray(1 << vars(type(solver)).get("bit", BIT_OF_OTHERS), np.int32)
     return bit if inside is None else bit | bit_of(inside)

@@ -26,6 +26,9 @@ CERTIFIED_GAP = "certified_gap"
 STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")
 """The certified relative gap of the problem (the default); `G <= tol R`; `G <= (2 tol + tol^2)(Delta^2 - R)`."""
 
+STEPS = property(lambda solver: solver.steps)
+"""The `max_steps` of a solver that has a field `steps` instead."""
+
 P = TypeVar("P", bound=Problem)
 """The form of problem that a solver takes, such as `BoxForm`. `solves` says the same to drivers, by kind."""
 

@@ -12,7 +12,7 @@ from jaxsvm.numerics import selection
 from jaxsvm.numerics.sampling import balanced_draw
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import BoxForm, Problem, Restricted, SimplexForm
-from jaxsvm.results.fit import Counted, Counters, Fit, bit_of
+from jaxsvm.results.fit import Counters, Fit, bit_of
 from jaxsvm.runtime.loops import fori_loop
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Resumed(NamedTuple):
     toward: Float[Array, ""]  # steps among them that counted as `Counters.toward`
 
     @classmethod
-    def of(cls, fit: Fit, y: Float[Array, " n"], solver: Counted) -> "Resumed":
+    def of(cls, fit: Fit, y: Float[Array, " n"], solver: Any) -> "Resumed":
         """Return the start of a solver at a fit of a problem with the signs y."""
         xp: Any = np if is_concrete(fit) else jnp  # JAX would compile each single operation
         counters = jax.tree.map(xp.asarray, fit.counters)

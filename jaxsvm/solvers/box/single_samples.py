@@ -16,7 +16,7 @@ from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, require_one_of
 from jaxsvm.runtime.loops import cond, once
-from jaxsvm.solvers.contract import NEVER, Solver, Traits, is_negative
+from jaxsvm.solvers.contract import NEVER, STEPS, Solver, Traits, is_negative
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import Resumed, StartLike, box_start, key_after, steps_of, weights_of
 
@@ -172,17 +172,13 @@ class Perceptron(Solver[BoxForm]):
     tol: Number = 1e-3
     check_every: int = dataclasses.field(default=250, metadata={"static": True})
 
+    max_steps = STEPS
     refresh_every = NEVER
     patience = NEVER
 
     def __post_init__(self) -> None:
         require_one_of("output", self.output, OUTPUTS)
         require_one_of("order", self.order, ORDERS)
-
-    @property
-    def max_steps(self) -> Count:
-        """Return the largest number of steps."""
-        return self.steps
 
     def init(self, problem: BoxForm, key: Array | None = None, init: "StartLike | None" = None) -> "Mistakes":
         """Return a state at w = 0, at the counts `init`, `(n,)`, or at the w of a fit, in the scale of its mistakes."""

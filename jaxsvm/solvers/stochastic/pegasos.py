@@ -19,7 +19,7 @@ from jaxsvm.points.rows import CSR
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, in_a_line, require_one_of, require_positive, require_whole, transfers
-from jaxsvm.solvers.contract import NEVER, Solver, Traits, require_usable
+from jaxsvm.solvers.contract import NEVER, STEPS, Solver, Traits, require_usable
 from jaxsvm.solvers.features import Primal
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, key_after, resumed, steps_of
@@ -73,6 +73,7 @@ class Stochastic(Solver[BoxForm]):
     solves = ("box",)
     traits = Traits(long_steps=False, finds_both=True, resumes=True)
     rows = 2
+    max_steps = STEPS
     patience = NEVER  # a noisy gap may rest for a while and shrink again
 
     steps: Count
@@ -81,6 +82,15 @@ class Stochastic(Solver[BoxForm]):
     order: str
     schedule: Any
 
+    def __post_init__(self) -> None:
+        require_whole("batch", self.batch, 1)
+        require_one_of("average", self.average, AVERAGES)
+        require_one_of("order", self.order, ORDERS)
+        if self.schedule is not None and not callable(self.schedule):
+            raise InputError(
+                f"schedule is {self.schedule!r}: a function of the step is needed, such as optax.constant_schedule(.1)."
+            )
+
     def rule(self, problem: BoxForm) -> Rule:
         """Return the step sizes."""
         raise NotImplementedError
@@ -88,11 +98,6 @@ class Stochastic(Solver[BoxForm]):
     def worth(self, problem: BoxForm, gap: Number) -> Float[Array, ""]:
         """Return the steps after which the bound of the rate is a gap of the mean loss, `()`."""
         raise NotImplementedError
-
-    @property
-    def max_steps(self) -> Any:
-        """Return the largest number of steps."""
-        return self.steps
 
     @property
     def steps_before_average(self) -> Any:
@@ -199,17 +204,6 @@ class Stochastic(Solver[BoxForm]):
         return state.counters.steps - self.steps_before_average if suffix else state.before + state.counters.steps
 
 
-def require_options(solver: Stochastic) -> None:
-    """Refuse options that cannot be used."""
-    require_whole("batch", solver.batch, 1)
-    require_one_of("average", solver.average, AVERAGES)
-    require_one_of("order", solver.order, ORDERS)
-    if solver.schedule is not None and not callable(solver.schedule):
-        raise InputError(
-            f"schedule is {solver.schedule!r}: a function of the step is needed, such as optax.constant_schedule(0.1)."
-        )
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Pegasos(Stochastic):
@@ -266,9 +260,6 @@ class Pegasos(Stochastic):
     offset: Number | None = None
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
-
-    def __post_init__(self) -> None:
-        require_options(self)
 
     def rule(self, problem: BoxForm) -> Rule:
         """Return `lam = 1 / sum_i U_i` (`1 / (n C)` without weights), the schedule, and a ball with the optimum."""
@@ -447,9 +438,6 @@ class BallSGD(Stochastic):
     schedule: optax.Schedule | None = dataclasses.field(default=None, metadata={"static": True})
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
     refresh_every: int | None = dataclasses.field(default=None, metadata={"static": True})
-
-    def __post_init__(self) -> None:
-        require_options(self)
 
     def rule(self, problem: BoxForm) -> Rule:
         """Return steps `B / (r sqrt(t))` without shrinking, and the ball."""

@@ -14,7 +14,7 @@ from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.problems.water_level import WaterLevel
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, require_one_of, require_whole
-from jaxsvm.solvers.contract import NEVER, Solver, Traits
+from jaxsvm.solvers.contract import NEVER, STEPS, Solver, Traits
 from jaxsvm.solvers.start import Resumed, StartLike, key_after, resumed, steps_of
 
 AVERAGES = ("uniform", "linear", "last")
@@ -67,6 +67,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
     burn_in: Count = 0
     check_every: int = dataclasses.field(default=100, metadata={"static": True})
 
+    max_steps = STEPS
     refresh_every = NEVER  # a product costs as much as the whole run: only certificates compute it
     patience = NEVER  # a noisy gap may rest for a while and shrink again
     unroll = 1  # the rows of a step outweigh a turn, and each copy of the step takes 0.3 s to compile
@@ -75,11 +76,6 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         if self.batch is not None:
             require_whole("batch", self.batch, 1)
         require_one_of("average", self.average, AVERAGES)
-
-    @property
-    def max_steps(self) -> Count:
-        """Return the largest number of steps."""
-        return self.steps
 
     def init(self, problem: SlackProblem, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state at w = 0, at w and p of a fit, or at a p, `(n,)`, and the unit vector along `Qp`.
