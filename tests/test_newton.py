@@ -83,14 +83,6 @@ def test_weights_and_masks():
         assert (np.asarray(fit.alpha)[case.weight == 0] == 0).all()
 
 
-@pytest.mark.slow
-def test_large_n_starts_on_a_part_and_ends_on_the_whole():
-    x, y = data(1100)
-    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
-    fit = jaxsvm.check(jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 100.0), SOLVER))
-    assert float(oracle.relative_gap_direct(K, y, 100.0, np.asarray(fit.alpha))) <= ACCEPTED_GAP
-
-
 @pytest.mark.parametrize(
     ("C", "bias"),
     [
@@ -192,21 +184,6 @@ def test_low_rank():
     gram = jaxsvm.gram(RBF(gamma=0.5), x, rank=20)
     truth = oracle.solve_svm(np.asarray(gram.Z @ gram.Z.T), y, 1e3)
     bounded(jaxsvm.fit(jaxsvm.svm_problem(gram, y, 1e3), SOLVER), truth.optimum)
-
-
-@pytest.mark.slow
-def test_many_rows_start_on_some_and_take_part_of_the_hessian():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(40_000, 5))
-    y = np.where(x @ rng.normal(size=5) + rng.normal(size=len(x)) > 0, 1.0, -1.0)
-    problem = jaxsvm.svm_problem(jaxsvm.gram(Linear(), x, tile=64), y, 1.0)
-    fit = jaxsvm.fit(problem, SOLVER)
-    assert fit.status.name == "CONVERGED"
-    w, b = x.T @ np.asarray(fit.dual_coef), float(fit.bias)
-    hinge = np.maximum(0, 1 - y * (x @ w + b))
-    assert (w @ w + b * b + hinge @ hinge) / 2 == pytest.approx(float(fit.certificate.primal), rel=1e-9)
-    warm = jaxsvm.fit(jaxsvm.svm_problem(problem.gram, y, 1.1), SOLVER, init=fit)
-    assert warm.status.name == "CONVERGED"
 
 
 # --- free bias ---------------------------------------------------------------------------------------------------

@@ -149,16 +149,6 @@ def test_warm_starts_along_C(bias):
         assert_certified(solve(1.0, bias, solver=solver, init=start), exact(1.0, bias), 1e-7)
 
 
-def test_a_fit_is_a_start_on_the_host_and_the_step_cap_is_exact():
-    solver = SMO(tol=1e-8, max_steps=7)
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
-        fit = jaxsvm.fit(problem(300.0, "free"), solver)
-    assert int(fit.steps) == 7
-    assert float(fit.certificate.dual) <= exact(300.0, "free").optimum <= float(fit.certificate.primal)
-    resumed = jaxsvm.check(jaxsvm.fit(problem(300.0, "free"), SMO(tol=1e-8), init=fit))
-    assert_certified(resumed, exact(300.0, "free"), 1e-8)
-
-
 # --- boxes in general
 
 

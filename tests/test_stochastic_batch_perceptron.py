@@ -301,21 +301,6 @@ def test_single_draws_end_certified_or_at_the_cap_and_resume():
     assert float(certificate.dual) <= exact().level <= float(certificate.primal)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bias", ["none", "regularized", "free"])
-@pytest.mark.parametrize("batch", [1, 8, None])
-def test_every_configuration_converges(bias, batch):
-    tol = 0.05 if batch is None else 0.2
-    solver = StochasticBatchPerceptron(batch=batch, average="linear", tol=tol, steps=300_000, burn_in=10)
-    fit = jaxsvm.check(jaxsvm.fit(problem(bias=bias), solver))
-    wanted = exact(NU, bias)
-    assert float(fit.certificate.dual) <= wanted.level <= float(fit.certificate.primal)
-    _, y, K = data()
-    margins = y * (K @ np.asarray(fit.dual_coef) + float(fit.bias))
-    assert np.maximum(0, 1 - margins).mean() == pytest.approx(NU / float(fit.certificate.dual), rel=1e-8)
-    assert fit.kernel_evaluations > 0
-
-
 def test_a_level_below_zero_is_reported_and_never_divided_by():
     """At small nu the level is negative for a while; to divide by it would flip predictions."""
     solver = dataclasses.replace(SINGLE, steps=5)

@@ -204,7 +204,12 @@ def test_an_indefinite_kernel_is_not_called_converged():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"size": 2}, "size is 2"), ({"fresh": 1}, "fresh is 1"), ({"size": 8, "fresh": 9}, "fresh is 9")],
+    [
+        ({"size": 2}, "size is 2"),
+        ({"fresh": 1}, "fresh is 1"),
+        ({"size": 8, "fresh": 9}, "fresh is 9"),
+        ({"size": 16, "fresh": 8, "cache": 10}, "cache is 10: .* size = 16"),
+    ],
 )
 def test_sizes_that_make_no_set_are_refused(options, said):
     with pytest.raises(InputError, match=said):
@@ -368,11 +373,6 @@ def test_rows_that_are_kept_change_no_step_and_are_computed_once(form):
     np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-4)  # products of other tiles round differently
     np.testing.assert_allclose(third, first, rtol=1e-4, atol=1e-4)
     assert least == ever < some < found[0][1]  # evaluations a sample
-
-
-def test_a_cache_smaller_than_the_set_is_refused():
-    with pytest.raises(InputError, match=r"cache is 10: .* size = 16"):
-        WorkingSet(size=16, fresh=8, cache=10)
 
 
 def test_a_cache_holds_under_vmap_and_in_float64():
