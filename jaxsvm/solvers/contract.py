@@ -15,7 +15,7 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.precision import sums
 from jaxsvm.problems.contract import PROBLEMS, Problem, SimplexForm
 from jaxsvm.results.fit import Certificate, Counters, counted_by_name
-from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_whole
+from jaxsvm.runtime.arrays import Count, Number, require_one_of, require_positive, require_whole
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, start
 
@@ -26,7 +26,13 @@ CERTIFIED_GAP = "certified_gap"
 STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")
 """The certified relative gap of the problem (the default); `G <= tol R`; `G <= (2 tol + tol^2)(Delta^2 - R)`."""
 
-STEPS = property(lambda solver: solver.steps)
+
+def _of_steps(self: Any) -> Count:
+    """Return the largest number of steps."""
+    return self.steps
+
+
+STEPS = property(_of_steps)
 """The `max_steps` of a solver that has a field `steps` instead."""
 
 P = TypeVar("P", bound=Problem)
