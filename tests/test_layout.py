@@ -49,24 +49,24 @@ LINES = {
     "designs": 2_108,
     "estimators": 2_680,
     "face": 311,
-    "gram": 1_218,
+    "gram": 1_178,
     "kernels": 927,
     "loop": 2_378,
     "model_selection": 1_010,
     "models": 1_650,
-    "numerics": 1_475,
+    "numerics": 1_463,
     "path": 2_083,
-    "plots": 437,
+    "plots": 420,
     "points": 354,
-    "problems": 2_967,
+    "problems": 2_966,
     "relational": 3_498,
-    "results": 596,
+    "results": 585,
     "runtime": 1_108,
     "screening": 745,
-    "solvers": 5_648,
+    "solvers": 5_463,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1276, 186
+OWN_IMPORTS, FILES = 1243, 182
 """Lines that import from this library, and files."""
 
 
