@@ -11,9 +11,10 @@ import pytest
 
 import jaxsvm
 from jaxsvm import water_level, water_level_with_bias
+from jaxsvm.problems.water_level import level_by_bisection
 
 N = 12
-both = pytest.mark.parametrize("bias", [False, True])
+both = pytest.mark.parametrize("bias", [False, True, "bisection"])
 
 
 class Floors(NamedTuple):
@@ -51,6 +52,8 @@ def compiled(bias):
     """Lanes of `(c, y, volume, weight)`."""
 
     def one(c, y, volume, weight):
+        if bias == "bisection":
+            return level_by_bisection(c, y, volume, weight)
         return water_level_with_bias(c, y, volume, weight=weight) if bias else water_level(c, volume, weight=weight)
 
     return jax.jit(jax.vmap(one))
@@ -197,7 +200,7 @@ def test_a_tiny_volume_is_not_lost_in_float32(bias, lowest):
     np.testing.assert_allclose(water.p, wanted.p, atol=1e-6)
 
 
-@both
+@pytest.mark.parametrize("bias", [False, True])
 def test_lanes_are_single_levels_and_no_weights_are_ones(bias):
     here = floors()
     lanes = found(here, bias)

@@ -24,12 +24,13 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete, require_part
 from jaxsvm.gram.operators import Gram
 from jaxsvm.gram.signed import SignedGram
+from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import rounded, rounding
 from jaxsvm.points.rows import transposed_product
 from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, hinge_of
 from jaxsvm.problems.samples import OfSamples, checked, squares
-from jaxsvm.problems.water_level import WaterLevel, water_level, water_level_with_bias
+from jaxsvm.problems.water_level import WaterLevel, level_by_bisection, water_level, water_level_with_bias
 from jaxsvm.results.fit import Answer, Certificate, Fit, require_fit
 from jaxsvm.results.judge import balances, is_weights, judged
 from jaxsvm.runtime.arrays import Number, computed, in_a_line, on_device, owned, require_positive, transfers
@@ -114,6 +115,8 @@ class SlackProblem(OfSamples):
 
     def level(self, c: Float[Array, " n"]) -> WaterLevel:
         """Return the water level of responses `y_i <w, phi_i>`, `(n,)`, with the best bias if it is free."""
+        if self.free_bias and self.n > MEASURED.sorted_size:
+            return level_by_bisection(c, self.y, self.volume, self.weights)
         if self.free_bias:
             return water_level_with_bias(c, self.y, self.volume, weight=self.weights)
         return water_level(c, self.volume, weight=self.weights)

@@ -26,7 +26,10 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.numerics import selection
 from jaxsvm.problems.arguments import checked_signs, require_both_classes
 from jaxsvm.runtime.arrays import transfers
-from jaxsvm.runtime.loops import once, while_loop
+from jaxsvm.runtime.loops import fori_loop, once, while_loop
+
+HALVINGS = {"float32": 32, "float64": 62}
+"""Bisections by dtype: about its digits and the exponent's range."""
 
 
 class WaterLevel(NamedTuple):
@@ -125,8 +128,8 @@ def _checked(c: Any, volume: Any, weight: Any) -> tuple[Array, Array, Array]:
     return jnp.where(c < jnp.inf, c, 0), w, jnp.asarray(volume, c.dtype)
 
 
-def _fallen(heights: Array, w: Array, volume: Array) -> Array:
-    """Return the level by Newton's method, which falls from the level that there was if all samples were covered.
+def _fallen(heights: Array, w: Array, volume: Array, above: Any = jnp.inf) -> Array:
+    """Return the level by Newton's method, which falls from the second pass on; at first what lies below `above` counts.
 
     If a pass does not move the level although it costs more than the volume, rounding put it just above a heavy sample,
     whose term hides the slack of lighter ones: the search continues below that sample. Each other pass uncovers one
@@ -152,7 +155,7 @@ def _fallen(heights: Array, w: Array, volume: Array) -> Array:
         following = fill(g)
         return k + 1, g, once(following >= g, below, following)
 
-    start = fill(jnp.full((), jnp.inf, heights.dtype))
+    start = fill(jnp.asarray(above, heights.dtype))
     first = (jnp.zeros((), jnp.int32), jnp.full_like(start, jnp.inf), start)
     _, above, g = while_loop(lambda carry: (carry[2] < carry[1]) & (carry[0] < 100), fall, first)
     return jnp.minimum(above, g)
@@ -216,3 +219,67 @@ class _Basin(NamedTuple):
         """Return the part of each sample that lies below mass m."""
         covered = jnp.clip(m - (self.mass - self.widths), 0, self.widths)
         return jnp.zeros_like(covered).at[self.order].add(covered)
+
+
+def level_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> WaterLevel:
+    """Return what `water_level_with_bias` does, without sorting and without derivatives.
+
+    Bisect the bias: the level is concave in it, and its slope is the difference of covered masses.
+    """
+    eps, steps = jnp.finfo(c.dtype).eps, HALVINGS[jnp.dtype(c.dtype).name]
+    present, sides = w > 0, [jnp.where(y * sign > 0, w, 0) for sign in (1, -1)]
+    heights = jnp.where(present, c, jnp.inf)
+    lowest, lowest_n = (jnp.where(y * sign > 0, heights, jnp.inf).min() for sign in (1, -1))
+    middle = (lowest_n - lowest) / 2
+    floor = (lowest + lowest_n) / 2  # the lowest heights of both classes at `middle`; others are relative to it
+    rest = jnp.where(present, c + y * middle - floor, 0)
+    # No best bias is further from the middle than the level if all the water were in one class.
+    spread = jnp.maximum(*(_fallen(rest, side, volume) for side in sides))
+
+    def at(b: Array, guess: Array) -> tuple[Array, Array]:
+        heights = rest + y * b
+        low = -jnp.abs(b)
+        level = _fallen(heights, w, volume, jnp.where(guess > low, guess, low + spread))
+        # A heavy sample at the surface holds any volume: rounding must not put it above.
+        return level, y @ jnp.where(heights <= level + 4 * eps * (jnp.abs(heights) + jnp.abs(level)), w, 0)
+
+    def halve(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        low, high, guess = carry
+        b = (low + high) / 2
+        level, slope = at(b, guess)
+        return jnp.where(slope > 0, b, low), jnp.where(slope > 0, high, b), level
+
+    low, high, guess = fori_loop(0, steps, halve, (-spread, spread, spread))
+    b = (low + high) / 2
+    level, _ = at(b, guess)
+    rounding = 16 * eps * (jnp.abs(rest) + jnp.abs(b) + jnp.abs(level)) + 4 * spread * 2.0**-steps
+    p, room = _balanced(rest + y * b - level, rounding, y, w)
+    return WaterLevel(floor + level, p, middle + b + room)
+
+
+def _balanced(over: Array, rounding: Array, y: Array, w: Array) -> tuple[Array, Array]:
+    """Return p at a best bias, and the distance to the middle of the best biases.
+
+    In each class the samples below the level are covered, and as much of those at the level as makes the covered masses
+    equal. If that is all of them or none, the classes can be moved against each other without changing the level.
+    `over` are heights above the level, `rounding` bounds on their rounding, and w widths, `(n,)` each.
+    """
+    sides = [(y * sign > 0) & (w > 0) for sign in (1, -1)]
+    # At a best bias each class has a covered sample, whatever rounding says.
+    touched = [over <= jnp.maximum(rounding, jnp.where(side, over, jnp.inf).min()) for side in sides]
+    under = [side & (over < -rounding) for side in sides]
+    level_with = [side & touch & ~below for side, touch, below in zip(sides, touched, under, strict=True)]
+    sure, partly = ([jnp.where(part, w, 0).sum() for part in parts] for parts in (under, level_with))
+    least = jnp.maximum(*sure)
+    mass = jnp.where(least > 0, least, jnp.minimum(*(s + t for s, t in zip(sure, partly, strict=True))))
+    eps = 64 * jnp.finfo(w.dtype).eps  # relative to what is compared: light widths vanish in the total
+    halves, tops, nexts = [], [], []
+    for side, below, at, full, extra in zip(sides, under, level_with, sure, partly, strict=True):
+        share = jnp.clip((mass - full) / jnp.where(extra > 0, extra, 1), 0, 1)
+        half = jnp.where(below, w, jnp.where(at, share * w, 0))
+        halves.append(half / half.sum() / 2)
+        some, rest = mass - full > eps * mass, full + extra - mass > eps * (full + extra)
+        tops.append(-jnp.where(below | (at & some), over, -jnp.inf).max())
+        nexts.append(jnp.where(side & ~below & ~(at & ~rest), over, jnp.inf).min())
+    right, left = jnp.minimum(tops[0], nexts[1]), jnp.minimum(nexts[0], tops[1])
+    return halves[0] + halves[1], (jnp.maximum(right, 0) - jnp.maximum(left, 0)) / 2
