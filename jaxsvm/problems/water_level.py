@@ -129,7 +129,7 @@ def _checked(c: Any, volume: Any, weight: Any) -> tuple[Array, Array, Array]:
 
 
 def _fallen(heights: Array, w: Array, volume: Array, above: Any = jnp.inf) -> Array:
-    """Return the level by Newton's method, which falls from the second pass on; at first what lies below `above` counts.
+    """Return the level by Newton's method, which falls from the second pass on; the first counts what is below `above`.
 
     If a pass does not move the level although it costs more than the volume, rounding put it just above a heavy sample,
     whose term hides the slack of lighter ones: the search continues below that sample. Each other pass uncovers one
