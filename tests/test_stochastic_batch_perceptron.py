@@ -352,6 +352,29 @@ def test_a_callback_costs_no_w_and_changes_no_end():
     assert truth.slack_bound(K, y, NU, np.asarray(fit.alpha)) == pytest.approx(float(fit.certificate.primal), rel=1e-6)
 
 
+def test_a_callback_sees_the_current_w_of_many_samples():
+    """Above 2,048 samples too, where a certificate costs more than a chunk: held-out margins are those of its steps."""
+    n = 2100
+    x, y = jaxsvm.datasets.two_gaussians(jax.random.key(0), n, 2)
+    x, y = np.asarray(x, np.float32), np.asarray(y, np.float32)
+    held, seen = np.arange(n) % 5 == 0, []
+    here = slack_problem(jaxsvm.gram(RBF(0.5), x), y, 0.05, bias="none", sample_weight=~held * 1.0)
+    with pytest.warns(jaxsvm.ConvergenceWarning):
+        jaxsvm.fit(here, StochasticBatchPerceptron(steps=600, tol=1e-6), callback=seen.append)
+    assert [int(fit.steps) for fit in seen] == [100, 200, 300, 400, 500, 600]
+    K = np.exp(-0.5 * ((x[:, None].astype(float) - x[None]) ** 2).sum(axis=2))
+    levels = []
+    for fit in seen:
+        assert fit.kernel_evaluations == n * int(fit.steps)
+        w, level = np.asarray(fit.dual_coef, float), float(fit.certificate.dual)
+        margins = y * (K @ w)
+        np.testing.assert_allclose(np.asarray(fit.margins), margins, atol=2e-3)
+        unit = margins / np.sqrt(max(w @ K @ w, level**-2))
+        levels.append(truth.level_by_sorting(unit[~held], 0.05 * (~held).sum()))
+        assert 0 < level <= levels[-1] * (1 + 1e-6)
+    assert levels[-1] > levels[0]
+
+
 def test_working_sets_solve_it_in_float32():
     """The default above 2,048 samples: certificates in float64 begin the next hinge problem, whose sums had no bits."""
     x, y, _ = data()

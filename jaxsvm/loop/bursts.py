@@ -33,6 +33,7 @@ from jaxsvm.loop.round import (
 )
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.contract import Problem, Restrictable
+from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.results.fit import Answer, Fit, Status
 from jaxsvm.results.judge import in_dtype, judged
 from jaxsvm.runtime.programs import Program, compiled_ahead
@@ -84,6 +85,9 @@ def run(
                 if following is not None:
                     return progress, following
             if callback is not None:  # then each burst is one chunk
+                if not certifies and solver.traits.carries_sums and problem.of_level and problem.gram.definite:
+                    current = level_program(cast(SlackProblem, problem), solver, progress)
+                    shown = finish(solver, progress._replace(best=current))
                 shown = finish(solver, progress) if certifies else shown
                 told_to_stop = callback(shown) is True
             else:
@@ -259,14 +263,12 @@ def _burst_call(problem: Problem, solver: Solver, progress: Progress, chunks: An
 def certified_by_sums(problem: Restrictable, point: Float[Array, " n"], s: Float[Array, " n"], steps: Any) -> Answer:
     """Certify a dual point by `s = Qa`, which was carried along for so many steps.
 
-    A step adds at most 4 roundings of the largest sum to each: of two products and a sum. The rounding of the
-    coefficients is counted too, once. Lower margins give a loss that is no smaller, higher sums a dual value that is no
+    Lower margins give a loss that is no smaller, higher sums a dual value that is no
     larger. The square of w changes by at most the error times the sum of the weights, either way.
     """
     wide = widened(problem)
     point = jnp.clip(point, 0, problem.upper if problem.bounded else None)
-    terms = point.sum() * jnp.abs(problem.diagonal).max()
-    off = 4 * jnp.finfo(s.dtype).eps * (steps * jnp.abs(s).max() + terms)
+    off = _off_by(problem, point, s, steps)
     point, s, off = (part.astype(wide.dtype) for part in (point, s, off))
     if not problem.bounded:  # the dual bound is the same at any scale; the primal one is best at this one
         square = (point * s).sum()
@@ -287,6 +289,35 @@ def carried_program(problem: Restrictable, solver: Solver, progress: Progress) -
     current = certified_by_sums(problem, point, s, steps_taken(progress) - progress.refreshed)
     better = current.certificate.relative_gap < progress.best.certificate.relative_gap
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), current, progress.best)
+
+
+@Program
+@in_double
+def level_program(problem: SlackProblem, solver: Solver, progress: Progress) -> Answer:
+    """Return the current w of a slack problem, certified by carried responses, with the best bound known.
+
+    The margins shown are those of the responses; the level is lower by all that rounding may have added.
+    """
+    point, s = solver.dual_point(problem, progress.state)
+    wide, best, a = widened(problem), progress.best, jnp.maximum(point[0], 0)
+    off = _off_by(problem, a, problem.radius, steps_taken(progress) - progress.refreshed)
+    a, c, p, off, primal = (part.astype(wide.dtype) for part in (a, s[0], best.alpha, off, best.certificate.primal))
+    length = jnp.sqrt(jnp.maximum(a @ c + off * a.sum(), 1))
+    rows = jnp.stack([(c - off) / length, jnp.full_like(c, wide.radius**2)])  # p'Qp is not needed, nor known here
+    found = wide.certified(jnp.stack([a / length, p]), rows, problem.dtype)
+    bounds = judged(primal, found.certificate.dual, primal - found.certificate.dual, found.certificate.dual, rounding=0)
+    found = found._replace(margins=found.margins + off / length / found.R, certificate=bounds)
+    return in_dtype(found, problem.dtype)
+
+
+def _off_by(problem: Problem, point: Float[Array, " n"], s: Float[Array, " *n"], steps: Any) -> Float[Array, ""]:
+    """Bound the rounding error of carried sums so many steps after they were computed, `()`.
+
+    A step adds at most 4 roundings of the largest sum to each: of two products and a sum. The rounding of the
+    coefficients is counted too, once.
+    """
+    terms = point.sum() * jnp.abs(problem.diagonal).max()
+    return 4 * jnp.finfo(s.dtype).eps * (steps * jnp.abs(s).max() + terms)
 
 
 def proves_by_sums(problem: Problem, solver: Solver) -> bool:
