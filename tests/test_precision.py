@@ -14,6 +14,7 @@ from jaxsvm.gram.operators import part_of
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed, Sigmoid
 from jaxsvm.loop import bursts
 from jaxsvm.numerics.precision import in_double, like
+from jaxsvm.problems.water_level import level_by_bisection
 
 
 def judged(K, y, C, fit):
@@ -292,6 +293,17 @@ def test_a_definite_matrix_that_was_computed_elsewhere_converges():
     D = -((x[:, None].astype(float) - x[None]) ** 2).sum(-1)
     free = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), D), y, 1.0, bias="free")
     assert jaxsvm.fit(free, jaxsvm.SMO(tol=1e-3)).status.name == "CONVERGED"
+
+
+def test_water_levels_by_bisection_keep_their_digits_with_weights_over_seven_decades():
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(False):
+        for _ in range(5):
+            w = jnp.asarray(10 ** rng.uniform(-5, 2, 50), jnp.float32)
+            c, y = jnp.asarray(rng.normal(size=50), jnp.float32), jnp.where(jnp.arange(50) % 2, 1.0, -1.0)
+            found = level_by_bisection(c, y, jnp.float32(3), w).level
+            wanted = jaxsvm.water_level_with_bias(c, y, 3.0, weight=w).level
+            assert float(found) == pytest.approx(float(wanted), rel=1e-5, abs=1e-6)
 
 
 def test_a_python_float_has_derivatives_of_any_order():
