@@ -323,16 +323,6 @@ def test_any_labels_survive_a_file(classes, tmp_path):
     assert jaxsvm.predict(back, NEW).tolist() == jaxsvm.predict(model, NEW).tolist()
 
 
-def test_what_no_file_can_hold_is_refused_and_leaves_no_file(tmp_path):
-    fit, problem = fitted(Function(lambda x, z: 1 / (1 + ((x - z) ** 2).sum())))
-    path = tmp_path / "model.npz"
-    with pytest.raises(InputError, match="basis/kernel is .* no file can hold"):
-        jaxsvm.compact(fit, problem).save(path)
-    with pytest.raises(InputError, match="classes/0 is .* no file can hold"):
-        jaxsvm.compact(*fitted(), classes=(object(), 1)).save(path)
-    assert not path.exists()
-
-
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "model.npz"
@@ -440,25 +430,18 @@ LAYOUT = {"kind": "Layout", "columns": None, "label": None, "index_base": None}
 FAULTS = {
     "rbf": [
         (changed("coef", at(0, np.nan)), "coef has 1 value.* NaN"),
-        (changed("bias", lambda b: b + np.inf), "bias has 1 value"),
         (changed("basis/x", at((0, 0), np.nan)), "basis/x has 1 value"),
-        (changed("coef", lambda c: c + 1j), "coef is complex128: float32 or float64 is needed"),
-        (changed("coef", lambda c: c.astype(str)), "coef is <U"),
         (changed("coef", lambda c: c.astype(int)), "coef is int64: float32"),
         (changed("coef", lambda c: c[1:]), "shape"),
         (changed("bias", lambda b: np.zeros(2)), r"bias has shape \(2,\): \(\) is needed"),
         (changed("basis/shift", lambda b: b[1:]), "shape"),
         (changed("scaling/factor", lambda b: b[1:]), "shape"),
         (without("scaling/factor"), "KeyError: 'scaling/factor'"),
-        (without("certificate/dual"), "KeyError: 'certificate/dual'"),
         (changed("junk", lambda _: np.zeros(3)), "its members .* say more"),
         (told("basis/kind", "Spline"), "KeyError: 'Spline'"),
-        (told("basis/kind", "FourierBasis"), "unexpected keyword argument"),
         (told("basis", None), "NoneType"),
-        (told("kernel", 3), "unexpected keyword argument 'kernel'"),
         (told("coef", {"array": "basis/x"}), "shape"),
         (told("R", {"array": "bias"}), "its header or its members .* say more"),
-        (told("basis/kernel", 3), "int"),
         (told("basis/kernel", None), "NoneType"),
         (told("basis/kernel/kind", "Cubic"), "KeyError: 'Cubic'"),
         (told("basis/kernel", {"kind": "Precomputed"}), "basis/x is float64: int32 is needed"),
@@ -474,26 +457,21 @@ FAULTS = {
         (told("classes", [[1], [2]]), "two different labels"),
         (told("classes", [float("nan"), 1]), "classes/0 is nan"),
         (told("sigmoids", [[1.0, 2.0], [1.0, 2.0]]), "a slope and a shift for each"),
-        (told("sigmoids", [[1.0, float("nan")]]), "sigmoids/0/1 is nan"),
         (told("layout", LAYOUT | {"columns": ["a"]}), "1 columns have names"),
-        (told("layout", LAYOUT | {"columns": [1, 2, 3]}), "3 columns have names"),
         (told("layout", LAYOUT | {"index_base": 7}), "count from 7"),
         (told("layout", LAYOUT | {"label": [1]}), r"the label's place is \(1,\)"),
     ],
     "csr": [
         (changed("basis/x/indices", at(0, 3)), "indices? .*must be < 3"),
         (changed("basis/x/indices", at(0, -1)), "indices? .*must be >= 0|negative"),
-        (changed("basis/x/indices", lambda i: i.astype(np.int64) + 2**32), "basis/x/indices is int64"),
         (changed("basis/x/indptr", at(2, 0)), "indptr|index pointer"),
         (changed("basis/x/indptr", lambda i: i + 1), "index pointer|indptr"),
-        (changed("basis/x/indptr", lambda i: i[:-1]), "index|shape"),
         (told("basis/x/d", 0), "no columns"),
         (told("basis/x/d", "3"), "shape|str|int"),
         (told("basis/x/width", 1), "width is 1"),
     ],
     "composed": [
         (told("basis/kernel/first", 3), "no attribute .?matrix"),
-        (told("basis/kernel/second", {"kind": "Precomputed"}), "Indexer|integer"),
     ],
     "polynomial": [(told("basis/kernel/degree", 1.5), "degree is 1.5")],
     "precomputed": [(changed("basis/x", at(0, -1)), "basis/x has numbers of samples below 0")],
@@ -587,13 +565,15 @@ def test_a_model_is_shown_in_a_line():
 
 
 def test_a_model_that_no_file_may_hold_is_not_saved(tmp_path):
-    model = jaxsvm.compact(*fitted())
+    model, own = (jaxsvm.compact(*fitted(k)) for k in ("rbf", Function(lambda x, z: 1 / (1 + ((x - z) ** 2).sum()))))
     path = tmp_path / "model.npz"
     for change, said in (
         ({"coef": model.coef.at[0].set(jnp.nan)}, "coef has 1 value"),
         ({"layout": Layout(("a",))}, "1 columns have names"),
         ({"coef": model.coef[1:]}, "its shapes do not fit together"),
         ({"classes": (1, 1)}, "two different labels"),
+        ({"classes": (object(), 1)}, "classes/0 is .* no file can hold"),
+        ({"basis": own.basis}, "basis/kernel is .* no file can hold"),
     ):
         with pytest.raises(InputError, match=f"the model cannot be saved: .*{said}"):
             dataclasses.replace(model, **change).save(path)

@@ -121,15 +121,15 @@ def prepare(options: Training) -> Job:
             train, test = map(np.sort, train_test_split(train, **how, random_state=options.seed))
     dataset, preparation = (dataset, None) if source is None else training_points(source, options, train)
     x, y, weight = dataset.x[train], y[train], None if small is None else small.weight[train]
-    scaling, scaled = None, options.scale != "none" or (small is not None and "mean" in small.info)
-    unlike = None if scaled else _unlike_columns(x, dataset.layout.columns)
-    notes = [*(f"{note[0].upper()}{note[1:]}." for note in dataset.notes), unlike]
+    scaling: Any = None
     if small is not None and "mean" in small.info:
         require(options.scale == "none", f"--scale is {options.scale}: {options.data} is scaled; leave it out.")
-        scaling: Any = Scaling(np.asarray(small.info["mean"]), 1 / np.asarray(small.info["scale"]))  # pyright: ignore
+        scaling = Scaling(np.asarray(small.info["mean"]), 1 / np.asarray(small.info["scale"]))  # pyright: ignore
     elif options.scale != "none":
         scaling = (Scaling.min_max if options.scale == "min-max" else Scaling.standardise)(x)
         x = scaling(x)
+    unlike = _unlike_columns(x, dataset.layout.columns) if scaling is None else None
+    notes = [*(f"{note[0].upper()}{note[1:]}." for note in dataset.notes), unlike]
     return Job(
         options=options,
         x=x,
