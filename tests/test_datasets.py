@@ -25,7 +25,7 @@ from sklearn.datasets import dump_svmlight_file
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
 from jaxsvm import designs
-from jaxsvm.datasets import Layout, Scaling, load, tables, text, two_classes, two_gaussians
+from jaxsvm.datasets import Layout, Scaling, load, tables, two_classes, two_gaussians
 from jaxsvm.datasets import source as sources
 from jaxsvm.datasets.labels import joined
 from jaxsvm.datasets.source import Source, scan
@@ -238,7 +238,7 @@ def test_labels_are_read_as_they_are_or_refused(tmp_path_factory, kind, column):
         frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, index=False)
     strange = [value for value in values if value is None or value in ("NA", "null", "inf", "1e400", "", "nan")]
     wide = any(isinstance(value, int | float | decimal.Decimal) and abs(value) > 2**53 for value in values)
-    small = mock.patch.object(text, "BYTES_PER_PIECE", 8)  # pieces of a line
+    small = mock.patch.object(tables, "BYTES_PER_PIECE", 8)  # pieces of a line
     try:
         whole = load(path)
     except InputError as error:
@@ -533,7 +533,7 @@ def test_blanks_around_a_number_and_around_a_missing_one_are_none_of_it(tmp_path
 @pytest.mark.parametrize("name", ["a.csv", "a.svm"])
 def test_nothing_is_read_behind_the_first_line_that_is_no_sample(tmp_path, name, monkeypatch):
     """A column of text took a millisecond a line to refuse."""
-    (kind, what), parsed = {"a.csv": (tables.Table, "piece"), "a.svm": (text, "parsed")}[name], []
+    (kind, what), parsed = {"a.csv": (tables.Table, "piece"), "a.svm": (tables, "parsed")}[name], []
     parse = getattr(kind, what)
     monkeypatch.setattr(kind, what, lambda *block: parsed.append(0) or parse(*block))
     path = write(tmp_path, name, "1,1\n" * (name == "a.csv") + "0,red,1\n1,blue,0\n" * 1000)

@@ -44,7 +44,7 @@ MOST_FILES = 12
 LINES = {
     "cli": 1_482,
     "coresets": 2_389,
-    "datasets": 1_783,
+    "datasets": 1_762,
     "derivatives": 450,
     "designs": 2_108,
     "estimators": 2_680,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_463,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1245, 182
+OWN_IMPORTS, FILES = 1240, 181
 """Lines that import from this library, and files."""
 
 

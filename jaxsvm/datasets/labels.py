@@ -82,8 +82,8 @@ def fault_of_text(text: str) -> str | None:
     """Describe the fault of a text as a label; None if it has none."""
     if is_missing(text):
         return f"is missing ({shown(text)})" if text else "is missing"
-    if "\0" in text or "\ufffd" in text:
-        return f"is {shown(text)}, which is no UTF-8 text"
+    if "\0" in text:
+        return f"is {shown(text)}, whose end NumPy cuts off"
     number = as_number(text)
     return None if number is None or np.isfinite(number) else f"is {shown(text)}, which is not finite"
 
@@ -99,13 +99,9 @@ def fault_of_label(text: str) -> str | None:
 
 
 def of_texts(name: str, texts: list[str]) -> np.ndarray:
-    """Convert written labels to integers if all of them are, else to floats, else leave the texts, `(n,)`.
-
-    Numbers that would become equal or change are refused.
-    """
+    """Convert written labels, `(n,)`, to integers, floats or texts; refuse numbers that become equal or change."""
     for text in texts:
-        fault = fault_of_label(text)
-        if fault is not None:
+        if fault := fault_of_label(text):
             raise DataError(f"{name}: a label {fault}.")
     values = [value_of(text) for text in texts]
     if any(isinstance(value, str) for value in values):
@@ -190,11 +186,7 @@ def two_classes(y: ArrayLike, positive: str | float | None = None) -> tuple[np.n
 
 
 def several_classes(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes of the labels y `(n,)`, int64 from 0 on, and the classes `(k,)` in sorted order.
-
-    Raises:
-        InputError: If labels are missing, there is one class only, or nearly as many classes as samples.
-    """
+    """Return codes of the labels y `(n,)`, int64 from 0 on, and the classes `(k,)` in sorted order."""
     present, codes, shown = _present(y)
     if len(present) > max(2, len(codes) / 3):
         raise InputError(
@@ -206,11 +198,7 @@ def several_classes(y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def targets(y: Any) -> np.ndarray:
-    """Return the numbers y `(n,)`, labels of regression, as float64.
-
-    Raises:
-        InputError: If they are text, missing or infinite.
-    """
+    """Return the numbers y `(n,)`, labels of regression, as float64; refuse text, missing and infinite ones."""
     values = np.asarray(y)
     if values.ndim != 1 or not len(values):
         raise InputError(f"y has shape {values.shape}: one number a sample is needed, shape (n,) with n >= 1.")

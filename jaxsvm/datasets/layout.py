@@ -52,43 +52,38 @@ def undamaged(piece: Piece) -> Piece:
     return piece
 
 
-class Faults(dict[int, Callable[[int], str]]):
-    """What is wrong with rows of a piece: what describes the first fault of each."""
+Fault = tuple[np.ndarray, Callable[[int], str]]
+"""Which rows of a piece have it, `(k,)` bool, and what says what is wrong with one of them."""
 
-    def note(self, wrong: np.ndarray, fault: Callable[[int], str]) -> None:
-        """Note a fault of the rows for which `wrong`, `(k,)`, is true."""
-        for row in np.flatnonzero(wrong).tolist():
-            self.setdefault(row, fault)
 
-    def of_labels(self, label: Any, where: str, fault: Callable[[str], str | None] = fault_of_text) -> Any:
-        """Return labels, an array or `Texts`; note those that are missing, not finite, or change as numbers."""
-        if isinstance(label, Texts):
-            found = [fault(text) for text in label.values]
-            wrong = np.asarray([said is not None for said in found], bool)[label.codes]
-            self.note(wrong, lambda row: f"{where} {found[label.codes[row]]}; remove the row or fill it in")
-        elif label.dtype.kind == "f":
-            wrong = ~np.isfinite(label) | rounded(label)
-            self.note(wrong, lambda row: f"{where} is {label[row]}; remove the row or fill it in")
-        return label
+def of_labels(label: Any, where: str, fault: Callable[[str], str | None] = fault_of_text) -> Fault:
+    """Return which labels, an array of numbers or `Texts`, are missing, not finite, or change as numbers."""
+    if isinstance(label, Texts):
+        found = [fault(text) for text in label.values]
+        wrong = np.asarray([said is not None for said in found], bool)[label.codes]
+        return wrong, lambda row: f"{where} {found[label.codes[row]]}; remove the row or fill it in"
+    wrong = ~np.isfinite(label) | rounded(label) if label.dtype.kind == "f" else np.zeros(len(label), bool)
+    return wrong, lambda row: f"{where} is {label[row]}; remove the row or fill it in"
 
-    def piece(self, x: Any, label: Any, where: Callable[[list[int]], list[str]]) -> Piece:
-        """Return the rows without a fault; `where` names the places of rows."""
-        if not self:
-            return Piece(x, label)
-        good = np.ones(x.shape[0], bool)
-        good[list(self)] = False
-        if isinstance(label, Texts):
-            used, codes = np.unique(label.codes[good], return_inverse=True)
-            label = Texts([label.values[i] for i in used.tolist()], codes)
-        elif label is not None:
-            label = label[good]
-        first = sorted(self)[:NAMED]
-        return Piece(
-            x[good],
-            label,
-            len(self),
-            lambda: [f"{place}: {self[row](row)}" for row, place in zip(first, where(first), strict=True)],
-        )
+
+def without(faults: list[Fault], x: Any, label: Any, where: Callable[[list[int]], list[str]]) -> Piece:
+    """Return the rows without a fault; `where` names the places of rows."""
+    faults = [fault for fault in faults if fault[0].any()]
+    if not faults:
+        return Piece(x, label)
+    wrong = np.any([fault[0] for fault in faults], axis=0)
+    first = np.flatnonzero(wrong)[:NAMED].tolist()
+
+    def messages() -> list[str]:
+        said = [next(say(row) for of, say in faults if of[row]) for row in first]
+        return [f"{place}: {fault}" for place, fault in zip(where(first), said, strict=True)]
+
+    if isinstance(label, Texts):
+        used, codes = np.unique(label.codes[~wrong], return_inverse=True)
+        label = Texts([label.values[i] for i in used.tolist()], codes)
+    elif label is not None:
+        label = label[~wrong]
+    return Piece(x[~wrong], label, int(wrong.sum()), messages)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,7 +123,7 @@ def load(
     preparation = None
     if drop or impute is not None or one_hot:
         source = source.held()
-        preparation = learn(source, None, impute, one_hot, decimal)
+        preparation = learn(source, slice(None), impute, one_hot, decimal)
         source = dataclasses.replace(source, columns=preparation.columns)
     data = together(source, dtype)
     if features is not None and data.x.shape[1] != features:
@@ -221,49 +221,37 @@ class Preparation:
         return self.read(Source((name,), Wanted(optional=True), frame=frame), layout)
 
 
-def learn(source: Source, rows: np.ndarray | None, impute: str | None, one_hot: bool, decimal: str) -> Preparation:
-    """Learn what to do from the training samples of tables.
-
-    Args:
-        source: The tables, held in memory.
-        rows: Indices of the training samples; None: all.
-        impute: "mean" (of text the most frequent) or "most_frequent" in place of missing values; None refuses them.
-        one_hot: Whether columns of text become an indicator for each text; else, and where most rows have a text of
-            their own or most texts are numbers, a column is taken for one of numbers, whose texts are refused.
-        decimal: The decimal mark of the file.
-    """
-    tables, columns = list(source.readers()), []
+def learn(source: Source, rows: Any, impute: str | None, one_hot: bool, decimal: str) -> Preparation:
+    """Learn what to do with tables that are held in memory from their training samples, whose indices `rows` has."""
+    tables = list(source.readers())
     if not tables or not tables[0].chosen.features:
         raise DataError(f"{source.name}: there is no line below the header, or no column is left to be a feature.")
-    for j, place in enumerate(tables[0].chosen.features):
-        parts = [batch.columns[table.chosen.features[j]] for table in tables for batch in table.batches(None)]
-        key, mark = tables[0].keys[place], tables[0].decimal
-        column = (
-            _categories(key, parts, rows, impute, mark)
-            if one_hot and any(is_text(str(a.type)) for a in parts)
-            else None
+    columns = [
+        _learnt(
+            tables[0].keys[place],
+            [batch.columns[table.chosen.features[j]] for table in tables for batch in table.batches(None)],
+            *(rows, impute, one_hot, tables[0].decimal),
         )
-        if column is None and impute is not None:
-            values = np.concatenate([np.zeros(0), *(floats_of(part, mark) for part in parts)])
-            values = values[slice(None) if rows is None else rows]
-            values, count = np.unique(values[~np.isnan(values)], return_counts=True)
-            if len(values):
-                fill = np.average(values, weights=count) if impute == "mean" else values[count.argmax()]
-                column = Column(key, float(fill))
-        columns.append(Column(key) if column is None else column)
+        for j, place in enumerate(tables[0].chosen.features)
+    ]
     return Preparation(tuple(columns), tables[0].chosen.dropped, decimal)
 
 
-def _categories(
-    key: str | int, parts: list[Any], rows: np.ndarray | None, impute: str | None, mark: str | None
-) -> Column | None:
-    """Return a column of categories; None if its texts are names, or numbers more than half."""
-    texts = texts_of(parts)
-    codes, count = np.unique(texts.codes if rows is None else texts.codes[rows], return_counts=True)
-    often = {texts.values[code]: many for code, many in zip(codes.tolist(), count.tolist(), strict=True)}
-    often = {text: often[text] for text in sorted(often) if not is_missing(text)}
-    numbers = [text for text in often if mark is not None and as_number(text, mark) is not None]
-    quantities = len(numbers) > 20 and sum(often[text] for text in numbers) > sum(often.values()) / 2
-    if not 0 < len(often) <= max(2, count.sum() / 2) or len(numbers) == len(often) or quantities:
-        return None
-    return Column(key, None if impute is None else max(often, key=often.__getitem__), tuple(often))
+def _learnt(key: str | int, parts: list[Any], rows: Any, impute: str | None, one_hot: bool, mark: str | None) -> Column:
+    """Learn what to do with a column: one of text, most rows of which have a text of their own or a number, is none."""
+    if one_hot and any(is_text(str(part.type)) for part in parts):
+        texts = texts_of(parts)
+        codes, count = np.unique(texts.codes[rows], return_counts=True)
+        often = {texts.values[code]: many for code, many in zip(codes.tolist(), count.tolist(), strict=True)}
+        often = {text: often[text] for text in sorted(often) if not is_missing(text)}
+        numbers = [text for text in often if mark is not None and as_number(text, mark) is not None]
+        quantities = len(numbers) > 20 and sum(often[text] for text in numbers) > sum(often.values()) / 2
+        if 0 < len(often) <= max(2, count.sum() / 2) and len(numbers) < len(often) and not quantities:
+            return Column(key, None if impute is None else max(often, key=often.__getitem__), tuple(often))
+    if impute is None:
+        return Column(key)
+    values = np.concatenate([floats_of(part, mark) for part in parts])[rows]
+    found, count = np.unique(values := values[~np.isnan(values)], return_counts=True)
+    if not len(values):
+        return Column(key)
+    return Column(key, float(values.mean() if impute == "mean" else found[count.argmax()]))

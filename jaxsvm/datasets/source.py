@@ -14,9 +14,20 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.datasets.labels import Texts, of_texts, rounded
-from jaxsvm.datasets.layout import NAMED, UNSEEN, Columns, Faults, Layout, Piece, Reader, Wanted, choose
-from jaxsvm.datasets.tables import Column, Table, delimited, typed
-from jaxsvm.datasets.text import opened, svmlight, told
+from jaxsvm.datasets.layout import (
+    NAMED,
+    UNSEEN,
+    Columns,
+    Fault,
+    Layout,
+    Piece,
+    Reader,
+    Wanted,
+    choose,
+    of_labels,
+    without,
+)
+from jaxsvm.datasets.tables import Column, Table, delimited, opened, svmlight, told, typed
 from jaxsvm.errors import DataError, InputError, require_package
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.points.rows import is_sparse
@@ -38,14 +49,9 @@ def arrays(name: str, kind: str, wanted: Wanted) -> Reader:
         y = np.char.decode(y, "utf-8") if y is not None and y.dtype.kind == "S" else y
     fit = x.ndim == 2 and x.shape[1] and x.dtype.kind in "biuf"
     if not fit or (y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in "biufU")):
-        found = [
-            f"{title} is {part.dtype} of shape {part.shape}"
-            for title, part in zip(titles, (x, y), strict=True)
-            if part is not None
-        ]
-        raise DataError(
-            f"{name}: {' and '.join(found)}; numbers (n, d), d >= 1, and numbers or strings (n,) are needed."
-        )
+        found = "" if y is None else f" and {titles[1]} is {y.dtype} of shape {y.shape}"
+        needed = "numbers (n, d), d >= 1, and numbers or strings (n,) are needed"
+        raise DataError(f"{name}: {titles[0]} is {x.dtype} of shape {x.shape}{found}; {needed}.")
 
     def pieces(step: int | None) -> Iterator[Piece]:
         n = x.shape[0]
@@ -98,7 +104,7 @@ def _of_archive(name: str, wanted: Wanted) -> tuple[Any, Any, Columns, tuple[str
 
 def _piece(raw: Any, y: np.ndarray | None, titles: tuple[str, str], where: str, first: int) -> Piece:
     """Return some rows of arrays, without those that hold what is no number or label."""
-    entries, faults = raw.data if is_sparse(raw) else np.asarray(raw), Faults()
+    entries = raw.data if is_sparse(raw) else np.asarray(raw)
     with np.errstate(over="ignore"):
         wide = np.result_type(entries.dtype, np.float32)
         x = entries.astype(np.float64 if wide.itemsize > 8 else wide)
@@ -106,21 +112,20 @@ def _piece(raw: Any, y: np.ndarray | None, titles: tuple[str, str], where: str, 
     if is_sparse(raw):
         x, wrong = (type(raw)((part, raw.indices, raw.indptr), shape=raw.shape, copy=True) for part in (x, wrong))
         x.sum_duplicates()
-    for row, column in zip(*(at.tolist() for at in wrong.nonzero()), strict=True):
-        said = f"column {column} of {titles[0]} is {raw[row, column]}; a finite number that float64 holds is needed"
-        faults.setdefault(row, lambda _, said=said: said)
+
+    def fault(row: int) -> str:
+        column = int(wrong[[row]].nonzero()[1][0])
+        return f"column {column} of {titles[0]} is {raw[row, column]}; a finite number that float64 holds is needed"
+
+    faults: list[Fault] = [(np.asarray(wrong.sum(axis=1)).ravel() > 0, fault)]
     if y is not None:
         texts, codes = np.unique(y, return_inverse=True) if y.dtype.kind == "U" else (y, None)
-        faults.of_labels(y if codes is None else Texts(texts.tolist(), codes), f"the label ({titles[1]})")
-    return faults.piece(x, y, lambda rows: [f"{where} {first + row} (from 0)" for row in rows])
+        faults.append(of_labels(y if codes is None else Texts(texts.tolist(), codes), f"the label ({titles[1]})"))
+    return without(faults, x, y, lambda rows: [f"{where} {first + row} (from 0)" for row in rows])
 
 
 def files_of(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Return the files that one or more names stand for, in order: of a directory all, and `*` is as in a shell.
-
-    Raises:
-        InputError: If there is no name.
-    """
+    """Return the files that one or more names stand for, in order: of a directory all, and `*` is as in a shell."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if wrong := [name for name in given if not isinstance(name, str | os.PathLike)]:
         raise InputError(f"paths holds {wrong[0]!r}: names of files are needed.")
@@ -191,16 +196,14 @@ class Source:
             if kind != "frame" and _is_blank(path):
                 continue
             if (kind == "svmlight") != (self.kind(self.paths[0]) == "svmlight"):
-                raise DataError(
-                    f"{path}: this is {kind}, and {self.paths[0]} is {self.kind(self.paths[0])}: join alike."
-                )
+                raise DataError(f"{path}: this is {kind}, and {self.paths[0]} is not: files of one kind are needed.")
             if kind == "svmlight":
                 rows = functools.partial(svmlight, path, self.wanted.label is not False)
                 yield Reader(path, Columns([], None, (), Layout(), ()), rows)
                 continue
             if kind in TABLES:
-                table = delimited(path, wanted) if kind == "csv" else typed(path, kind, wanted, self.frame)
-                reader = dataclasses.replace(table, columns=self.columns)
+                reader = delimited(path, wanted) if kind == "csv" else typed(path, kind, wanted, self.frame)
+                reader = dataclasses.replace(reader, columns=self.columns)
             else:
                 reader = arrays(path, kind, wanted)
             width = len(reader.chosen.features)
@@ -238,9 +241,8 @@ class Source:
             base = int(not wanted.zero_based)
         elif training is not None:
             base = training
-            if base < lowest and base == 0:
-                known = "indices are taken to count from 0, as in the training file, though no index is 0 here"
-                notes = (f"{known} (--index-base 1 else)",)
+            known = "indices are taken to count from 0, as in the training file, though no index is 0 here"
+            notes = (f"{known} (--index-base 1 else)",) if base == 0 < lowest else ()
         if lowest < base:
             raise DataError(
                 f"{name}: its indices count from 0 (the index 0 occurs); they were said to count from 1, or taken to "
@@ -253,8 +255,7 @@ class Source:
             if wanted.like == Layout() or notes:
                 counted = "" if base else ", and indices count from 0"
                 raise DataError(f"{name}: the feature index is {highest}{counted}, and features={d} was given.")
-            seen = f"the {found - d} features above {d - 1 + base}, {UNSEEN}, are left out"
-            notes = (seen,)
+            notes = (f"the {found - d} features above {d - 1 + base}, {UNSEEN}, are left out",)
         wanted = dataclasses.replace(wanted, features=found if d is None else d)
         return dataclasses.replace(self, wanted=wanted, base=base), notes
 
@@ -277,10 +278,7 @@ class Scan:
 
 
 def scan(source: Source, damaged: str = "stop", labelled: bool = True) -> Scan:
-    """Read all rows once and count; refuse a damaged line, unless these are skipped.
-
-    With `labelled`, labels are classes, which are collected.
-    """
+    """Read all rows once and count; refuse a damaged line, unless these are skipped; collect labels of classes."""
     rows, bad, messages, d, lowest, highest = 0, 0, [], 0, 1, -1
     texts: set[str] = set()
     values: set[Any] = set()

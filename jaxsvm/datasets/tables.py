@@ -1,13 +1,18 @@
-"""Read tables by pyarrow: CSV, Parquet and Feather files, and data frames.
+"""Read text by pyarrow and scikit-learn: tables (CSV, Parquet and Feather files, data frames) and svmlight.
 
 pyarrow divides CSV into fields, which stay text here: numbers are converted as they are written, labels keep their
-digits. What it says of a broken file is passed on with the file's name.
+digits. What a library says of a broken file is passed on with the file's name.
 """
 
+import bz2
+import contextlib
 import csv
 import dataclasses
 import functools
+import gzip
 import io
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -28,16 +33,38 @@ from jaxsvm.datasets.labels import (
     rounded,
     rounds,
     shown,
-)  # fmt: skip
-from jaxsvm.datasets.layout import NAMED, Columns, Faults, Piece, Wanted, choose
-from jaxsvm.datasets.text import BYTES_PER_PIECE, opened, told
-from jaxsvm.errors import DataError, require_package
+)
+from jaxsvm.datasets.layout import NAMED, Columns, Fault, Piece, Wanted, choose, of_labels, without
+from jaxsvm.errors import DataError, InputError, require_package
 
 FILL = 'fill it in (impute="mean", --impute mean), or leave the row or the column (drop=, --drop) out'
 ENCODE = (
     "a number is needed: encode text (one_hot=True, --one-hot; names and quantities are no categories), leave the "
     "column out (drop=, --drop), or say where the labels are (label=, --label)"
 )
+
+
+BYTES_PER_PIECE = 1 << 22
+"""Pieces in which text is read, so that memory does not depend on its length; not measured."""
+
+
+@contextlib.contextmanager
+def told(name: str) -> Iterator[None]:
+    """Raise what a library says of a broken file as DataError: damage shows as errors of many types."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise DataError(f"{name}: cannot be read: {' '.join(str(error).split())}.") from error
+
+
+@contextlib.contextmanager
+def opened(name: str) -> Iterator[Any]:
+    """Open a file for its bytes, unpacked if its name ends in .gz or .bz2."""
+    unpack = {".gz": gzip.open, ".bz2": bz2.open}.get(os.path.splitext(name)[1].lower(), open)
+    with told(name), unpack(name, "rb") as file:
+        yield file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +111,9 @@ class Table:
                 yield Piece(x, label, len(batch.bad), functools.partial(_of_other_width, batch))
 
     def piece(self, batch: Batch) -> Piece:
-        """Make points of rows: numbers, missing ones filled in, and indicators of texts.
-
-        Raises:
-            DataError: If the type of a column is no number's.
-        """
-        faults, parts, unseen = Faults(), [np.zeros((len(batch.numbers), 0), np.float32)], Counter[Any]()
-        label = None if self.chosen.label is None else self._labels(batch.columns[self.chosen.label], faults)
+        """Make points of rows: numbers, missing ones filled in, and indicators of texts; refuse other types."""
+        parts, unseen = [np.zeros((len(batch.numbers), 0), np.float32)], Counter[Any]()
+        label, faults = (None, []) if self.chosen.label is None else self._labels(batch.columns[self.chosen.label])
         plain = [Column(self.keys[place]) for place in self.chosen.features]
         for place, how in zip(self.chosen.features, plain if self.columns is None else self.columns, strict=False):
             column, kind = batch.columns[place], str(batch.columns[place].type)
@@ -106,9 +129,10 @@ class Table:
                 said = f"column {how.key!r} is of type {kind}; numbers are needed"
                 raise DataError(f"{self.name}: {said}: leave the column out (drop=, --drop).")
             parts.append(x)
-            faults.note(wrong, lambda row, column=column, key=how.key: self._fault(column[row].as_py(), key))
+            faults.append((wrong, lambda row, column=column, key=how.key: self._fault(column[row].as_py(), key)))
         x = np.concatenate(parts, axis=1)
-        return faults.piece(x, label, lambda rows: batch.where(batch.numbers[rows].tolist()))._replace(unseen=unseen)
+        piece = without(faults, x, label, lambda rows: batch.where(batch.numbers[rows].tolist()))
+        return piece._replace(unseen=unseen)
 
     def _fault(self, value: Any, key: str | int) -> str:
         """Describe what is wrong with a value of a feature, and what to do."""
@@ -126,21 +150,22 @@ class Table:
             return f"{where} {shown(text)}; its decimal mark is {other!r}: say decimal={other!r} (--decimal {other})"
         return f"{where} {shown(text)}; {ENCODE}"
 
-    def _labels(self, column: Any, faults: Faults) -> Any:
-        """Return labels as they are: an array, or `Texts` of what may be numbers."""
+    def _labels(self, column: Any) -> tuple[Any, list[Fault]]:
+        """Return labels as they are, an array, or `Texts` of what may be numbers; and which are none."""
         kind, where = str(column.type), f"the label (column {self.chosen.layout.label!r})"
         digits = self.decimal is not None or kind.startswith("decimal")
         if is_numeric(kind) and not digits:
-            faults.note(lacks(column), lambda _: f"{where} is missing; remove the row or fill it in")
-            return faults.of_labels(np.zeros(len(column)) if kind == "null" else flat(column), where)
+            numbers = np.zeros(len(column)) if kind == "null" else flat(column)
+            missing = lacks(column), lambda _: f"{where} is missing; remove the row or fill it in"
+            return numbers, [missing, of_labels(numbers, where)]
         if not (digits or is_text(kind)):
             raise DataError(f"{self.name}: {where} is of type {kind}; numbers, booleans or text are needed.")
         label = texts_of([column])
         if self.decimal == ",":
             swapped = [text.replace(",", ".") if as_number(text, ",") is not None else text for text in label.values]
             label = label._replace(values=swapped)
-        faults.of_labels(label, where, fault_of_label if digits else fault_of_text)
-        return label if digits else np.asarray(label.values, dtype=str)[label.codes]
+        faults = [of_labels(label, where, fault_of_label if digits else fault_of_text)]
+        return (label if digits else np.asarray(label.values, dtype=str)[label.codes]), faults
 
 
 def _of_other_width(batch: Batch) -> list[str]:
@@ -210,7 +235,8 @@ def delimited(name: str, wanted: Wanted) -> Table:
     if any("\ufffd" in str(key) for key in keys):
         raise DataError(f"{name}, line {lines[0][0]}: no UTF-8 text; save the file as UTF-8 (iconv -t UTF-8).")
     chosen = choose(name, keys, wanted, notes)
-    used = [place in (*chosen.features, chosen.label) for place in range(len(keys))]
+    kept = {*chosen.features, chosen.label}
+    used = [place in kept for place in range(len(keys))]
     skip = lines[0][0] - (not named)
     return Table(name, keys, chosen, wanted.decimal, lambda _: _batches(name, separator, skip, used))
 
@@ -294,12 +320,7 @@ def lacks(column: Any) -> np.ndarray:
 
 
 def floats_of(column: Any, mark: str | None) -> np.ndarray:
-    """Return a column as floats, NaN where a value is missing, no number, infinite, or changes as float64.
-
-    Args:
-        column: Numbers, or text that spells them.
-        mark: The decimal mark of text.
-    """
+    """Return a column, of text by its decimal mark, as floats: NaN for what is missing, infinite or no float64."""
     arrow, compute = _arrow()
     kind = str(column.type)
     if kind == "null" or (mark is None and is_text(kind)):
@@ -370,3 +391,51 @@ def names_columns(rows: list[list[str]], known: set[str]) -> bool | None:
 
 def _is_number(field: str) -> bool:
     return as_number(field) is not None or as_number(field, ",") is not None
+
+
+def svmlight(name: str, labelled: bool, step: int | None = None) -> Iterator[Piece]:
+    """Yield all rows, CSR, with indices as they are written; whole labels as whole numbers."""
+    del step  # the size of pieces of text is in bytes
+    line = 1
+    with opened(name) as file:
+        while block := file.read(BYTES_PER_PIECE) + file.readline():
+            lines = block.count(b"\n")
+            yield from _rows(name, block.removeprefix(b"\xef\xbb\xbf") if line == 1 else block, line, labelled)
+            line += lines
+
+
+def _rows(name: str, block: bytes, line: int, labelled: bool) -> Iterator[Piece]:
+    """Yield the rows of a block; what follows a damaged line is read only when it is asked for."""
+    try:
+        piece = parsed(block, labelled)
+    except (ValueError, OverflowError) as error:
+        lines = block.splitlines(keepends=True)
+        if half := len(lines) // 2:
+            yield from _rows(name, b"".join(lines[:half]), line, labelled)
+            yield from _rows(name, b"".join(lines[half:]), line + half, labelled)
+            return
+        expected = "files of other formats are named so (.csv, .npz, .parquet, .feather), or format= says which"
+        message = f"{name}, line {line}: {str(error).strip()}; svmlight is '+1 3:0.5 7:1' ({expected})"
+        piece = parsed(b"", labelled)._replace(damaged=1, messages=lambda: [message])
+    if piece.x.shape[0] or piece.damaged:
+        yield piece
+
+
+def parsed(block: bytes, labelled: bool) -> Piece:
+    """Return the rows of some lines; raise ValueError if one cannot be read."""
+    load = require_package("sklearn.datasets", "reading svmlight files").load_svmlight_file
+    block = re.sub(rb"#[^\n]*", b"", block) if b"#" in block else block
+    if b"_" in block:
+        raise ValueError("an underscore is no part of a number")
+    block = re.sub(rb":[ \t]+", b":", block)  # LIBSVM's own data set "protein" has blanks there
+    x, y = load(io.BytesIO(block), zero_based=True)
+    if not (np.isfinite(x.data).all() and np.isfinite(y).all()):
+        raise ValueError("a number is not finite, remove or impute it first")
+    for match in re.finditer(rb":([+-]?[0-9]{16,})(?=\s|$)", block):
+        if int(float(match[1])) != int(match[1]):
+            raise ValueError(f"{match[1].decode()} is a whole number that float64 does not hold")
+    if np.abs(y).max(initial=0) >= EXACT:
+        raise ValueError("a label is above 2**53, where float64 does not hold all whole numbers: write a table")
+    different, codes = np.unique(y, return_inverse=True)  # the format does not distinguish 1 from 1.0
+    label = Texts([str(int(y)) if y == np.rint(y) else repr(y) for y in different.tolist()], codes)
+    return Piece(require_package("scipy.sparse", "svmlight files").csr_array(x), label if labelled else None)
