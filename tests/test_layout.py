@@ -44,7 +44,7 @@ MOST_FILES = 12
 LINES = {
     "cli": 1_482,
     "coresets": 2_389,
-    "datasets": 1_762,
+    "datasets": 1_735,
     "derivatives": 450,
     "designs": 2_108,
     "estimators": 2_680,
