@@ -76,7 +76,7 @@ def test_the_cap_holds_for_a_search_that_goes_on_with_another_solver():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, 3))
     y = np.where(x[:, 0] + 0.8 * rng.normal(size=N) > 0, 1.0, -1.0)
-    problem = jaxsvm.slack_problem(jaxsvm.gram(Linear(), x), y, 0.3)
+    problem = jaxsvm.slack_problem(jaxsvm.gram(Linear(), x), y, 0.02)
     solver = jaxsvm.EquivalentHinge(jaxsvm.SMO(), tol=1e-14)
     after = solver.finisher(problem).after
     fit = jaxsvm.fit(problem, dataclasses.replace(solver, max_steps=after + 3))
