@@ -97,12 +97,8 @@ def relative_to(certificate: Certificate, floor: Any) -> Certificate:
 
 def refused(certificate: Certificate, wrong: Any) -> Certificate:
     """Return a certificate that proves nothing wherever `wrong` holds, say because the matrix is not semidefinite."""
-    infinite = certificate._replace(
-        primal=jnp.full_like(certificate.primal, jnp.inf),
-        dual=jnp.full_like(certificate.dual, -jnp.inf),
-        relative_gap=jnp.full_like(certificate.relative_gap, jnp.inf),
-    )
-    return jax.tree.map(lambda none, given: jnp.where(wrong, none, given), infinite, certificate)
+    nothing = Certificate(jnp.inf, -jnp.inf, jnp.inf)  # pyright: ignore[reportArgumentType]
+    return jax.tree.map(lambda none, given: jnp.where(wrong, none, given), nothing, certificate)
 
 
 def narrowed(certificate: Certificate, dtype: Any) -> Certificate:

@@ -165,17 +165,14 @@ def box_start(problem: BoxForm, init: Any) -> tuple[Float[Array, " n"], Float[Ar
 
 def onto_simplex(problem: SimplexForm, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
     """Clip and normalise weights; return the centre of the simplex if none is positive."""
-    alpha = jnp.maximum(alpha, 0)
-    centre = jnp.ones_like(alpha)
-    if problem.mask is not None:
-        alpha, centre = jnp.where(problem.mask, alpha, 0), problem.mask.astype(alpha.dtype)
-    alpha = jnp.where(alpha.sum() > 0, alpha, centre)
+    alpha = jnp.where(problem.present, jnp.maximum(alpha, 0), 0)
+    alpha = jnp.where(alpha.sum() > 0, alpha, problem.present.astype(alpha.dtype))
     return alpha / alpha.sum()
 
 
 def _two_point(problem: SimplexForm, key: Array, counters: Counters) -> tuple[Array, Array, Counters]:
     """Put half on a random sample, half on the sample furthest from it."""
-    indices, _ = balanced_draw(key, problem.y, _eligible(problem), min(2, problem.n))
+    indices, _ = balanced_draw(key, problem.y, problem.present, min(2, problem.n))
     a = indices[0]
     column_a, D = problem.column(a), problem.diagonal
     distance = D[a] + D - 2 * column_a
@@ -189,7 +186,7 @@ def _random_draw(problem: SimplexForm, key: Array, draw: int, counters: Counters
 
     Each step multiplies by a stored matrix: that compiles in a third of the time of a solver's pair step.
     """
-    indices, valid = balanced_draw(key, problem.y, _eligible(problem), draw)
+    indices, valid = balanced_draw(key, problem.y, problem.present, draw)
     few = Restricted(problem, indices, valid)
     weights = valid.astype(problem.dtype) / valid.sum(dtype=problem.dtype)
     places = jnp.arange(indices.shape[0])
@@ -209,7 +206,3 @@ def _random_draw(problem: SimplexForm, key: Array, draw: int, counters: Counters
     weights = weights / weights.sum()
     alpha = jnp.zeros((problem.n,), problem.dtype).at[indices].add(weights)
     return alpha, weights @ problem.columns(indices), counters.evaluated(indices.shape[0] * problem.n)
-
-
-def _eligible(problem: SimplexForm) -> Array:
-    return jnp.ones((problem.n,), bool) if problem.mask is None else problem.mask
