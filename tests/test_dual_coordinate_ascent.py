@@ -58,7 +58,6 @@ def test_an_epoch_visits_everyone_present_once(solver):
     [
         (lambda: SDCA(order="sorted"), "order"),
         (lambda: jaxsvm.fit(hinge(bias="free"), SDCA()), "free bias"),
-        (lambda: jaxsvm.fit(hinge(), SDCA(), init=np.ones(3)), "init"),
     ],
 )
 def test_refuses(make, word):

@@ -141,7 +141,6 @@ def test_not_finite_not_psd_and_the_step_cap():
         (lambda x, y: Newton(factor_limit=0), "factor_limit"),
         (lambda x, y: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(1.0), x), y, 1.0), Newton(), init=y[:3]), "init"),
         (lambda x, y: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Linear(), x), y, 1.0), Newton(), init=y[:3]), "init"),
-        (lambda x, y: jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(1.0), x)), Newton()), "squared-hinge"),
         (lambda x, y: jaxsvm.fit(free_problem(x, y), FrankWolfe()), "free bias"),
         (lambda x, y: jaxsvm.fit(free_problem(x, y), jaxsvm.CoreVectorMachine()), "free bias"),
         (lambda x, y: jaxsvm.fit(free_problem(x, y), jaxsvm.sampled(FrankWolfe())), "free bias"),

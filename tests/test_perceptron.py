@@ -83,7 +83,6 @@ def test_the_best_multiple_is_the_best():
         (lambda: Perceptron(5, output="best"), "output"),
         (lambda: Perceptron(5, order="sorted"), "order"),
         (lambda: jaxsvm.fit(hinge(bias="free"), Perceptron(5)), "free bias"),
-        (lambda: jaxsvm.fit(hinge(), Perceptron(5), init=np.ones(3)), "init"),
     ],
 )
 def test_refuses(make, word):

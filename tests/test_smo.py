@@ -305,12 +305,6 @@ def test_bad_boxes_are_refused(change, message):
     [
         (lambda: SMO(variables=3), "variables is 3"),
         (lambda: jaxsvm.fit(problem(bias="free"), SMO(variables=1)), "variables is 1"),
-        (lambda: jaxsvm.fit(problem(), SMO(tol=0.0)), "tol is 0"),
-        (lambda: jaxsvm.fit(problem(), SMO(), init=np.ones(3)), "init has weights of shape"),
-        (
-            lambda: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), data()[2]), data()[1], 1.0), SMO()),
-            "SMO is for hinge problems",
-        ),
     ],
 )
 def test_bad_configurations_are_refused(make, message):

@@ -389,14 +389,6 @@ def test_working_sets_solve_it_in_float32():
     [
         (lambda: StochasticBatchPerceptron(batch=0), "batch is 0"),
         (lambda: StochasticBatchPerceptron(average="median"), "average is 'median'"),
-        (lambda: jaxsvm.fit(problem(), StochasticBatchPerceptron(tol=0.0)), "tol is 0"),
-        (lambda: jaxsvm.fit(problem(), StochasticBatchPerceptron(), init=np.ones(3)), "init has weights of shape"),
-        (
-            lambda: jaxsvm.fit(
-                jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), data()[2]), data()[1], 1.0), StochasticBatchPerceptron()
-            ),
-            "StochasticBatchPerceptron is for slack problems",
-        ),
     ],
 )
 def test_bad_configurations_are_refused(make, message):
