@@ -11,7 +11,7 @@ from jaxsvm.errors import require_part
 # (Docstrings are the bodies of members of a protocol.)
 
 Part: TypeAlias = Any
-"""An array of NumPy or JAX, or sparse or joined rows: type checkers know no operation that all of them have."""
+"""An array of NumPy or JAX, or sparse rows: type checkers know no operation that all of them have."""
 Total: TypeAlias = Any
 """What a function of a chunk returns, as NumPy arrays of float64."""
 
@@ -20,7 +20,7 @@ class Chunk(NamedTuple):
     """Some rows of a design: arrays of NumPy or JAX. A pytree.
 
     Attributes:
-        x: Features, `(k, d)`: an array, or sparse or joined rows.
+        x: Features, `(k, d)`: an array, or sparse rows.
         y: The number of each row's class in `Design.classes`, or its target, `(k,)`.
         weight: Weights of the rows, >= 0, `(k,)`; 0 for rows that fill up a chunk.
         first: The number of its first row among all rows, `()`; for chosen rows, each row's number less its index in

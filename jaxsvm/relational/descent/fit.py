@@ -429,10 +429,10 @@ def warn_of_uncertified(fits: list[RelationalFit]) -> None:
     if failed:
         gap, status = max(float(fitted.certificate.relative_gap) for fitted in failed), failed[0].status.name
         scale = "Scale the numbers (scale='standard')"
+        easier = f"{scale}, take a larger lam (a smaller C), another engine or a larger tol"
         further = {
-            "MAX_STEPS": f"{scale}, take a larger lam (a smaller C), more `max_steps`, another engine or a larger tol; "
-            "`init` goes on from a fit; `designs.fit` takes `relational.design(join)`.",
-            "STALLED": f"{scale}, take a larger lam (a smaller C), another engine or a larger tol.",
+            "MAX_STEPS": f"{easier}; or more `max_steps`, `init=fit`, or `designs.fit` of `relational.design(join)`.",
+            "STALLED": f"{easier}.",
             "INTERRUPTED": "Allow more time, or pass the fit as `init` to go on.",
             "NOT_FINITE": f"{scale}.",
         }[status]

@@ -14,8 +14,8 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array  # jax depends on SciPy
-from scipy.sparse.linalg import LinearOperator, cg
+from scipy.sparse import csr_array, diags_array  # jax depends on SciPy
+from scipy.sparse.linalg import aslinearoperator, cg
 
 from jaxsvm.designs.descent import Hinges, Lane
 from jaxsvm.designs.losses import REACHES, Sums
@@ -96,9 +96,8 @@ class Formed:
         X = self.X if isinstance(self.X, csr_array) else csr_array(self.X)
         scale = 1 / np.sqrt(1 + (X * X).T @ D)
         right = X[few] * np.sqrt(D[few])[:, None] * scale
-        left, operator = right.T.tocsr(), LinearOperator
-        named: Any = operator  # whose stub lacks its arguments
-        system = named((d, d), matvec=lambda v: scale**2 * v + left @ (right @ v), dtype=float)
+        left, system = right.T.tocsr(), aslinearoperator(diags_array(scale**2))
+        system = system + aslinearoperator(left) @ aslinearoperator(right)
         return np.append(scale * cg(system, scale * b[:-1], rtol=1e-10, maxiter=4000)[0], 0.0)
 
 
@@ -278,14 +277,13 @@ class InteriorPoints(Descent):
 
     def advance(self) -> None:
         """Take one step, or a turn of `Descent`."""
-        if self.inside and self.a is not None:
-            self.inside = self._step() > 1e-6
-        if not self.inside:
-            super().advance()
-            return
         rows, lane, share = self.rows, self.lane, self.rows.share
         if self.a is None:
-            self.a, self.under, self.above = np.full(len(share), 0.5), share.copy(), share.copy()
+            self.a, self.under, self.above = np.full(len(share), 0.5), share, share
+        elif self.inside:
+            self.inside = self._step() > 1e-6
+        if not self.inside:
+            return super().advance()
         beta = self.unit * (rows.X.T @ (share * self.a * rows.y))
         lane.w = np.append(beta, 0.0)
         lane.add_plane(self.unit * float(share @ self.a), lane.w)
@@ -321,7 +319,7 @@ class PaperDescent(Descent):
     """Descend by the steps of the paper, with its guard, projection and choice of a point.
 
     Planes of exact counts are kept, and D is sought at every tenth step and at the end. A proof from counts that are
-    bounds takes two passes: it is sought at the chosen point only.
+    bounds takes two passes: it is sought at the chosen point only, after the last step.
     """
 
     eps: float = 0.1  # the guard
@@ -335,16 +333,10 @@ class PaperDescent(Descent):
         self.lane.add_plane(s, pull, wide=wide)
         return float(beta @ beta) / 2 + loss
 
-    def over(self) -> bool:
-        """Return whether to end, with one evaluation left if the choice has no upper bound yet."""
-        last = self.max_steps - self.taken == 1 < self.max_steps
-        return super().over() or (self.upper == np.inf and last)
-
     def advance(self) -> None:
         """Evaluate the point, and take one step."""
         lane, d, beta, lam = self.lane, self.lane.w.size - 1, self.lane.w[:-1], 1 / (2 * self.unit)
-        exact, self.taken = not self.rows.engine.bounds, self.taken + 1
-        upper = self.evaluate(beta) if exact or self.max_steps == 1 else np.inf
+        upper, self.taken = np.inf if self.rows.engine.bounds else self.evaluate(beta), self.taken + 1
         if upper < lane.P:
             lane.P, lane.best = upper, lane.w
         guarded = self.rows.counts(beta, "lower", self.eps, lam=lam)
@@ -362,8 +354,7 @@ class PaperDescent(Descent):
         """Take steps from 0, then the choice of all points, whose own objective is P, and raise D."""
         run_passes(self, self.over, self.stop)
         if self.taken:
-            if self.upper == np.inf:
-                self.upper, self.taken = self.evaluate(self.chosen), self.taken + 1
+            self.upper = self.evaluate(self.chosen) if self.upper == np.inf else self.upper
             self.lane.P, self.lane.best = self.upper, np.append(self.chosen, 0.0)
         self.lane.raise_bound()
         if self.history:

@@ -136,20 +136,17 @@ class GridEngine(Engine):
         near = sorted(self.tree.neighbours(i), key=lambda k: sent[k, i].shape[1])
         keys, b, _, lower, upper = self._entries(i, split, weight, near)
         sums = np.zeros((wanted, len(b)))
-        if not near:
-            limit, room, h, wide = threshold
-            slack = np.maximum(room - h * b, 0)
-            sums[:] = [np.clip((limit + wide + 1 - b) / (2 * wide + 1), 0, 1), slack, slack**2][:wanted]
-        else:
-            others = [sent[k, i] for k in near[:-1]]
-            width = _width_of_sum(others)
-            tables = _beyond(sent[near[-1], i], split.width + width - 1, threshold, wanted)
-            for e in _by_bin(b, keys[near[-1]], width):
-                window, at = slice(b[e[0]], b[e[0]] + width), keys[near[-1]][e]
-                rest, place = _sums(others, [keys[k][e] for k in near[:-1]])
-                rest = rest[place]
-                for out, table in zip(sums, tables, strict=True):
-                    out[e] = np.einsum("ew,ew->e", rest, table[:, window].take(at, axis=0))
+        # A node without neighbours has one of a single row of score 0.
+        last, key = (sent[near[-1], i], keys[near[-1]]) if near else (np.ones((1, 1)), np.zeros(len(b), np.int64))
+        others = [sent[k, i] for k in near[:-1]]
+        width = _width_of_sum(others)
+        tables = _beyond(last, split.width + width - 1, threshold, wanted)
+        for e in _by_bin(b, key, width):
+            window, at = slice(b[e[0]], b[e[0]] + width), key[e]
+            rest, place = _sums(others, [keys[k][e] for k in near[:-1]])
+            rest = rest[place]
+            for out, table in zip(sums, tables, strict=True):
+                out[e] = np.einsum("ew,ew->e", rest, table[:, window].take(at, axis=0))
         return weight * ((1 - split.upper) * sums[:, lower] + split.upper * sums[:, upper])
 
 

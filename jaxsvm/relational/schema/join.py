@@ -171,20 +171,19 @@ class Join:
 
         In O(n d^2 + m n d) for m tables of n rows, with d features in all.
         """
-        tree, blocks = self.tree, self.blocks
-        N, out = float(self.size), self.counts()
-        plus, minus = (counting.marginals(tree, counting.masked(tree, sign)) for sign in (0, 1))
-        first = np.cumsum([0] + [block.d for block in blocks])
-        second = np.zeros((first[-1], first[-1]))
-        for i, block in enumerate(blocks):
-            for k in range(block.d):
-                column = block.matrix @ (np.arange(block.d) == k)
-                factors = [w * column if j == i else w for j, w in enumerate(tree.weight)]
-                second[:, first[i] + k] = self.transposed(counting.marginals(tree, factors))
-        signed = [p - q for p, q in zip(plus, minus, strict=True)]
+        tree, N, out = self.tree, float(self.size), self.counts()
+
+        def through(i: int, factor: np.ndarray) -> np.ndarray:
+            """Return the means of all features times a factor of the rows of one table, `(d,)`."""
+            factors = [w * factor if j == i else w for j, w in enumerate(tree.weight)]
+            return self.transposed(counting.marginals(tree, factors)) / N
+
+        units = [(i, block.matrix @ unit) for i, block in enumerate(self.blocks) for unit in np.eye(block.d)]
+        second = np.reshape([through(i, column) for i, column in units], (self.d, self.d))
+        label = float(out[tree.label] @ tree.y) / N
         return Moments(
-            self.size, self.transposed(out) / N, self.transposed(out, abs) / N, (second + second.T) / (2 * N),
-            float((plus[0].sum() - minus[0].sum()) / N), self.transposed(signed) / N,
+            self.size, self.transposed(out) / N, self.transposed(out, abs) / N, (second + second.T) / 2, label,
+            through(tree.label, tree.y),
         )  # fmt: skip
 
     def transposed(self, v: list[np.ndarray], of: Callable[[Any], Any] = lambda X: X) -> np.ndarray:
