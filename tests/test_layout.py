@@ -59,7 +59,7 @@ LINES = {
     "plots": 420,
     "points": 354,
     "problems": 3_036,
-    "relational": 3_498,
+    "relational": 3_485,
     "results": 581,
     "runtime": 1_108,
     "screening": 745,
