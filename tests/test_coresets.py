@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsvm import coresets
-from jaxsvm.coresets.bounds import cells, draw, gammas, partition
+from jaxsvm.coresets.bounds import cells, gammas, partition
 from jaxsvm.coresets.construction import _construct
 from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.sampling import calibrated, hinges, inclusion, independent, objectives, systematic
@@ -201,14 +201,6 @@ def test_systematic_draws_have_their_probabilities_and_size():
     assert (np.abs(frequency - pi) <= 4 * np.sqrt(pi * (1 - pi) / R) + 1e-12).all()
     few = np.asarray(inclusion(jnp.asarray([0.5, 0.0, 2.0]), 3))
     np.testing.assert_array_equal(few, [1, 0, 1])
-
-
-def test_draw_has_its_probabilities_across_blocks():
-    weight = np.zeros(1500)
-    weight[[3, 600, 1499]] = 1, 2, 5
-    found = np.asarray(jax.vmap(lambda key: draw(key, jnp.asarray(weight)))(jax.random.split(jax.random.key(2), 4000)))
-    share = np.array([(found == i).mean() for i in (3, 600, 1499)])
-    np.testing.assert_allclose(share, [1 / 8, 2 / 8, 5 / 8], atol=0.03)
 
 
 @pytest.mark.parametrize(

@@ -12,26 +12,11 @@ of its cell, `U_C` the cell's weight and o a lower bound of the optimum,
     tight    B = D^2 / (4 alpha o) where D <= 2 alpha sqrt(2 o), else D sqrt(2 / o) - 2 alpha
     dir      B = min(tight, G), which uses where the optimum lies: points nearer to the margin than their mean count
 
-Derivations: h(p) <= h(c) + [<w, c - p>]_+ and Jensen's inequality leave
-`s / u <= 1 / U_C + C sup ([<w, Delta>]_+ - alpha |w|^2) / F`; `tight` maximises it over |w| with
-`F >= max(o, |w|^2 / 2)`. For `dir` F is 1-strongly convex in w, so `F >= opt + 1/2 |w - w*|^2`, and the supremum of
-that ratio is the positive root of `2 o G^2 + 2 (alpha Q - beta) G - D^2 = 0`, with what the pilot's gap leaves
-uncertain about w* taken on the safe side.
-
 Any partition makes valid bounds if its means are the exact weighted ones, which `cells` computes; a good one makes them
 small. It is weighted k-means++ on `y x` (Arthur and Vassilvitskii 2007) and a few of Lloyd's steps, both classes at
 once. The paper seeds the same way and takes the seeds for centres, which its proof does not allow.
 
-Exact values take one convex programme for each point and level (Dinkelbach 1967). For a level tau the concave function
-`u f(p) - tau F` has a positive maximum as long as tau is below the sensitivity. If the hinge of p is positive it is
-linear, so the maximum is a weighted SVM with a linear term,
-
-    min  1/2 (tau - rho) |w|^2 + (1 - tau) C u_p y_p f(x_p) + tau C sum_{q != p} u_q h_q,    rho = u_p / U or 0,
-
-and the ratio at its solution is the next tau: five or six programmes per point, quadratic convergence. An oracle for
-tests and small data, O(n^2 d^2) for all points. The paper calls them intractable.
-
-Source: Tukan, Baykal, Feldman and Rus 2020, Lemma 2; corrections and `dir`: docs/mathematics.md, "Coresets".
+Source: Tukan, Baykal, Feldman and Rus 2020, Lemma 2; proofs, corrections and `dir`: docs/mathematics.md, "Coresets".
 """
 
 from __future__ import annotations
@@ -47,7 +32,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.sampling import hinges, objectives
+from jaxsvm.coresets.sampling import hinges, independent, objectives
 from jaxsvm.coresets.summary import as_data, as_key, centred, padded, room_for
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
@@ -93,7 +78,7 @@ def centres(
     def seeds_at(key: Array, weight: Array) -> Array:
         """Draw one point of each class, with probability proportional to its weight."""
         of_class = jnp.where(jnp.stack([side == 0, side == 1]), weight, 0)
-        return x[jax.vmap(draw)(jax.random.split(key), of_class)]
+        return x[jax.vmap(lambda key, weight: independent(key, weight, 1)[0])(jax.random.split(key), of_class)]
 
     def seed(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         at, distances = carry
@@ -130,22 +115,6 @@ def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int, w: F
     return Cells(label, total[label], jnp.linalg.norm(offset, axis=1), offset @ w, (total > 0).sum())
 
 
-def draw(key: Array, weight: Float[Array, " n"]) -> Int[Array, ""]:
-    """Draw an index with probability proportional to its weight; if all are 0, the last one.
-
-    Weights are summed in blocks before they are searched: a cumulative sum of millions loses some of them.
-    """
-    n, size = weight.shape[0], 512
-    blocks = -(-n // size)
-    table = jnp.pad(weight, (0, blocks * size - n)).reshape(blocks, size)
-    ends = jnp.cumsum(table.sum(axis=1))
-    target = jax.random.uniform(key, (), weight.dtype) * ends[-1]
-    block = jnp.minimum((ends <= target).sum(), blocks - 1)
-    inside = jnp.cumsum(table[block])
-    place = (inside <= target - jnp.where(block > 0, ends[block - 1], 0)).sum()
-    return jnp.minimum(block * size + jnp.minimum(place, size - 1), n - 1)
-
-
 BOUNDS = ("dir", "tight", "fixed", "printed")
 REGULARISERS = ("pinned", "scaled", "normalised")
 
@@ -178,25 +147,22 @@ def sensitivity(
     x, y, u = as_data(x, y, sample_weight)
     with jax.enable_x64(True):
         random, scaled, data = as_key(0 if key is None else key), regulariser == "scaled", padded(x, y, u)
-        if labels is None:
-            gamma = _sensitivity(random, *data, float(C), cluster_counts(clusters, len(y)), bound, scaled)
-        else:
+        label, counts = None, cluster_counts(clusters, len(y))
+        if labels is not None:
             label, most = own_partition(labels, y)
-            gamma = _of_partition(*data, float(C), zero_filled(label, len(data[1])), most, bound, scaled)
-        return np.asarray(gamma)[: len(y)]
+            label, counts = zero_filled(label, len(data[1])), (most,)
+        return np.asarray(_sensitivity(random, *data, float(C), label, counts, bound, scaled))[: len(y)]
 
 
 @partial(jax.jit, static_argnames=("counts", "bound", "scaled"))
-def _sensitivity(key: Any, x: Any, y: Any, u: Any, C: Any, counts: Any, bound: str, scaled: bool) -> Array:
-    x = centred(x, u)
-    return smallest(key, x, y, u, C, solve(x, y, C * u), counts, bound, scaled)[0]
-
-
-@partial(jax.jit, static_argnames=("most", "bound", "scaled"))
-def _of_partition(x: Any, y: Any, u: Any, C: Any, label: Any, most: int, bound: str, scaled: bool) -> Array:
+def _sensitivity(
+    key: Any, x: Any, y: Any, u: Any, C: Any, label: Any, counts: tuple[int, ...], bound: str, scaled: bool
+) -> Array:
     x = centred(x, u)
     at = solve(x, y, C * u)
-    return gammas(cells(x, y, u, label, most, at.w), u, C, at, bound, scaled)
+    if label is None:
+        return smallest(key, x, y, u, C, at, counts, bound, scaled)[0]
+    return gammas(cells(x, y, u, label, counts[0], at.w), u, C, at, bound, scaled)
 
 
 def smallest(
@@ -261,15 +227,18 @@ def _directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot)
 
 @transfers
 def exact_sensitivity(
-    x: PointsLike,
-    y: ArrayLike,
-    C: float,
-    sample_weight: ArrayLike | None = None,
-    *,
-    regulariser: str = "pinned",
+    x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *, regulariser: str = "pinned",
     index: ArrayLike | None = None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """Return the sensitivities of some points, `(k,)` float64: from below, with a relative error of 1e-6.
+
+    An oracle for tests and small data, O(n^2 d^2) for all points. For a level tau below the sensitivity the concave
+    function `u f(p) - tau F` has a positive maximum (Dinkelbach 1967). Where the hinge of p is positive it is linear,
+    and the maximum that of a weighted SVM with a linear term,
+
+        min  1/2 (tau - rho) |w|^2 + (1 - tau) C u_p y_p f(x_p) + tau C sum_{q != p} u_q h_q,    rho = u_p / U or 0.
+
+    The ratio at its solution is the next tau: five or six programmes a point, of quadratic convergence.
 
     Args:
         x: Points, `(n, d)`.
@@ -324,15 +293,11 @@ def _exact(x: Array, y: Array, u: Array, C: Any, points: Array, scaled: bool) ->
         least, known = u[p] / of_class, ratio(best)
         start = jnp.maximum(1.005 * least, known)  # at the least level the maximum is 0
 
-        def rise(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            tau, _, step = carry
-            new = next_level(jnp.where(step > 0, tau, start))
-            return jnp.maximum(new, tau), new <= tau * (1 + 1e-7), step + 1
+        def going(levels: tuple[Array, Array]) -> Array:
+            return (levels[0] > levels[1] * (1 + 1e-7)) & (levels[0] < 1)
 
-        def going(carry: tuple[Array, Array, Array]) -> Array:
-            return ~carry[1] & (carry[2] < 31) & (carry[0] < 1)
-
-        tau = lax.while_loop(going, rise, (jnp.maximum(least, known), jnp.asarray(False), jnp.zeros((), jnp.int32)))[0]
+        risen = jnp.maximum(next_level(start), jnp.maximum(least, known)), start
+        tau = lax.while_loop(going, lambda at: (jnp.maximum(next_level(at[0]), at[0]), at[0]), risen)[0]
         return jnp.where(u[p] > 0, jnp.where(start < 1, jnp.minimum(tau, 1), 1), 0)
 
     return lax.map(of_point, jnp.asarray(points))

@@ -135,30 +135,22 @@ def coreset(
     plan = plan._replace(choose=sampler == "mixture" and m < MEASURED.points_per_feature_for_one_draw * x.shape[1])
     with jax.enable_x64(True):
         drawn = constructed(as_key(key), x, y, u, float(C), plan)
-    info = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler, "bound": bound}
-    small = packed(drawn, x, y, u, dtype, info)
-    small.info["epsilon"] = _epsilon(small, plan, float(drawn.uniform), int((u > 0).sum()))
-    small.info["notes"] = notes_on(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
-    for note in small.info["notes"]:
-        warn(note)
-    return small
-
-
-def packed(drawn: Any, x: np.ndarray, y: np.ndarray, u: np.ndarray, dtype: Any, info: dict[str, Any]) -> Coreset:
-    """Make a coreset of the points that a construction has drawn: each point once, with its weights added."""
     real = drawn.weight > 0
-    index, place = np.unique(drawn.rows[real], return_inverse=True)
+    index, place = np.unique(drawn.rows[real], return_inverse=True)  # each point once, with its weights added
     weight = np.bincount(place, drawn.weight[real], len(index))
-    U, V, C = float(u.sum()), float(weight.sum()), info["C_data"]
-    if info["regulariser"] == "normalised":
-        weight = weight * (U / V)
-    change = float(drawn.change)
-    if info["regulariser"] == "normalised":  # one more change of each weight
-        change += abs(U / V - 1) * (1 + change)
-    info = info | {"C": C * U / V if info["regulariser"] == "scaled" else C, "change": change}
+    U, V, change = float(u.sum()), float(weight.sum()), float(drawn.change)
+    if regulariser == "normalised":  # one more change of each weight
+        weight, change = weight * (U / V), change + abs(U / V - 1) * (1 + change)
+    info: dict[str, Any] = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler}
+    info |= {"bound": bound, "C": C * U / V if regulariser == "scaled" else float(C), "change": change}
     info |= {"total": float(drawn.total), "opt": float(drawn.dual), "gap": float(drawn.primal - drawn.dual)}
     info |= {"cells": int(drawn.cells), "share": 1.0, "U": U, "index": index, "notes": ()}
-    return Coreset(x[index].astype(dtype), y[index], weight, info)
+    small = Coreset(x[index].astype(dtype), y[index], weight, info)
+    info["epsilon"] = _epsilon(small, plan, float(drawn.uniform), int((u > 0).sum()))
+    info["notes"] = notes_on(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
+    for note in info["notes"]:
+        warn(note)
+    return small
 
 
 def notes_on(small: Coreset, present: int, classes: int) -> tuple[str, ...]:

@@ -14,13 +14,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.loop.many import solve_whole
-from jaxsvm.numerics.linear import factored
-from jaxsvm.solvers.box.interior_point import Iterate, Solve, stepped
+from jaxsvm.solvers.box.interior_point import FeatureSystem, Iterate, stepped
 
 
 class Pilot(NamedTuple):
@@ -31,22 +29,6 @@ class Pilot(NamedTuple):
     primal: Float[Array, ""]  # the objective there, `()`
     dual: Float[Array, ""]  # A lower bound of the optimum, `()`: 0 for a single class (its optimum is 0, at w = 0)
     a: Float[Array, " n"]  # feasible dual variables, `(n,)`, inside their boxes (0 for a single class)
-
-
-class _Problem(NamedTuple):
-    H: Float[Array, "d+1 n"]  # y_i (x_i, 1) as columns: products with long rows take a fifth of the time
-    y: Float[Array, " n"]
-    upper: Float[Array, " n"]
-    present: Bool[Array, " n"]
-    penalty: Float[Array, " d+1"]  # 1 for w, 0 for b
-    term: Float[Array, " d+1"]
-
-    def only(self, v: Array) -> Array:
-        return jnp.where(self.present, v, 0)
-
-    def primal(self, v: Array) -> Array:
-        regulariser = 0.5 * (self.penalty * v) @ v + self.term @ v
-        return regulariser + self.only(self.upper * jnp.maximum(0, 1 - v @ self.H)).sum()
 
 
 def solve(
@@ -62,67 +44,44 @@ def solve(
         linear: The linear term l of `(w, b)`, `(d + 1,)`; None: 0.
         tol: The relative gap at which to stop (rounding may stop it earlier).
     """
-    present = U > 0
-    y = jnp.where(present, y, 0)
-    H = y[None, :] * jnp.concatenate([x.T, jnp.ones((1, x.shape[0]), x.dtype)])
-    penalty = jnp.ones(H.shape[0], x.dtype).at[-1].set(0)
+    present, tiny = U > 0, jnp.finfo(x.dtype).tiny
+    y, upper = jnp.where(present, y, 0), jnp.where(present, U, 2)
+    penalty = jnp.ones(x.shape[1] + 1, x.dtype).at[-1].set(0)
     term = jnp.zeros_like(penalty) if linear is None else linear
-    upper = jnp.where(present, U, 2)
-    problem = _Problem(H, y, upper, present, penalty, term)
+    system = FeatureSystem(x, y, jnp.ones_like(y)[:, None], penalty, term)
+
+    def only(v: Array) -> Array:
+        return jnp.where(present, v, 0)
+
+    def advance(at: Iterate, left: Array) -> tuple[Iterate, int, Array]:
+        """Take one step, with its corrections; also return 4 of its relative gaps over tol, 0 if it changes nothing."""
+        del left
+        # Each correction costs two products; a system costs d of them.
+        solver = system.factored(jnp.where(present, at.z / at.a + at.w / at.t, 1), only(at.a), at.v)
+        residual = only(system.margins(at.a, at.v) - 1 - at.z + at.w)
+        new, *_ = stepped(present, at, residual, solver, MEASURED.centrality_corrections)
+        sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in new]))
+        new = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, at)
+        value = jnp.abs(only(new.a).sum()) + tiny
+        off = jnp.maximum(only(new.a * new.z + new.t * new.w).sum(), jnp.abs(y @ new.a - term[-1]))
+        return new, 1, jnp.where(sound & jnp.any(new.a != at.a), 4 * off / (value * tol), 0)
+
     one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))
     wanted = jnp.asarray(True) if linear is not None else ~one_class  # the optimum of one class is known
     # Start at w = 0 instead of the w of these a, which is far off if the classes differ in weight: half the steps.
     one = jnp.ones_like(upper)
     start = Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(term))
-
-    def round(at: Iterate, left: Array) -> tuple[Iterate, int, Array]:
-        del left
-        new, gap = _advance(problem, at)
-        return new, 1, 4 * gap / tol
-
-    last = solve_whole(round, start, 100, jnp.where(wanted, jnp.inf, 0).astype(x.dtype))[0]
-    a = problem.only(_balanced(last.a, y, term[-1]))
-    u = H @ a - term
+    last = solve_whole(advance, start, 100, jnp.where(wanted, jnp.inf, 0).astype(x.dtype))[0]
+    a, v = only(_balanced(last.a, y, term[-1])), last.v
+    u = jnp.append((y * a) @ x, y @ a) - term
     dual = a.sum() - 0.5 * (penalty * u) @ u
-    dual = jnp.where(jnp.abs(u[-1]) <= 1e-9 * jnp.maximum(a.sum(), jnp.finfo(x.dtype).tiny) + 1e-300, dual, -jnp.inf)
-    v = last.v
+    dual = jnp.where(jnp.abs(u[-1]) <= 1e-9 * jnp.maximum(a.sum(), tiny) + 1e-300, dual, -jnp.inf)
     if linear is None:
-        dual = jnp.maximum(dual, 0)  # costs are not negative
+        dual = jnp.where(one_class, 0, jnp.maximum(dual, 0))  # costs are not negative
         v = jnp.where(one_class, jnp.zeros_like(v).at[-1].set(jnp.sign(y.sum())), v)
-        dual = jnp.where(one_class, 0, dual)
-    primal = problem.primal(v)
+    losses = only(upper * jnp.maximum(0, 1 - system.margins(a, v))).sum()
+    primal = 0.5 * (penalty * v) @ v + term @ v + losses
     return Pilot(v[:-1], v[-1], primal, jnp.minimum(dual, primal), a)
-
-
-def _advance(problem: _Problem, at: Iterate) -> tuple[Iterate, Array]:
-    """Take one step, with its corrections; return its relative gap, or 0 if it is not finite or changes nothing."""
-    only = problem.only
-    residual = only(at.v @ problem.H - 1 - at.z + at.w)
-    # Each correction costs two products; a system costs d of them.
-    new, *_ = stepped(problem.present, at, residual, _solver(problem, at), MEASURED.centrality_corrections)
-    sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in new]))
-    new = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, at)
-    products = only(new.a * new.z + new.t * new.w).sum()
-    value = jnp.abs(only(new.a).sum()) + jnp.finfo(new.a.dtype).tiny
-    unequal = jnp.abs(problem.y @ new.a - problem.term[-1]) / value
-    return new, jnp.where(sound & jnp.any(new.a != at.a), jnp.maximum(products / value, unequal), 0)
-
-
-def _solver(problem: _Problem, at: Iterate) -> Solve:
-    """Factor the Newton system at a point, in the space of the features."""
-    H, penalty = problem.H, problem.penalty
-    off = penalty * at.v + problem.term - H @ problem.only(at.a)
-    inverse = jnp.where(problem.present, 1 / (at.z / at.a + at.w / at.t), 0)
-    core = jnp.matmul(inverse[None, :] * H, H.T, precision=lax.Precision.HIGHEST) + jnp.diag(penalty)
-    scale = lax.rsqrt(jnp.maximum(jnp.diagonal(core), jnp.finfo(core.dtype).tiny))
-    factor = factored(scale[:, None] * core * scale[None, :])
-
-    def solve(right: Array) -> tuple[Array, Array, Array]:
-        dv = scale * factor.solve(scale * (H @ (inverse * right) - off))
-        dm = dv @ H
-        return inverse * (right - dm), dv, dm
-
-    return solve
 
 
 def _balanced(a: Array, y: Array, e: Array) -> Array:

@@ -2,28 +2,19 @@
 
 A bound on a sensitivity is loose by a large and uneven factor (15 to 30 on real sets). The largest share that a point
 has of the objective at some tens of queries `(w, b)`, plausible trained machines, is no bound, but close to the
-sensitivities that matter. Drawing by a mixture of both keeps the guarantee of the bounds, with their share, and most of
-the accuracy of the scores.
+sensitivities that matter. Drawing by a mixture of both keeps the guarantee of the bounds, with their share.
 
-The theory of coresets is about independent draws with weights `u / (m q)`. Systematic sampling (Madow 1949) walks along
-an ordering of the points with one random offset and takes a point wherever the running sum of the inclusion
-probabilities passes a whole number. It is unbiased too and takes no point twice. Neighbours in the ordering are
-represented in proportion, which removes their part of the variance. The tail bounds of the theory do not cover it.
+Systematic sampling (Madow 1949) takes a point wherever the running sum of the inclusion probabilities, along an
+ordering of the points, passes a whole number (from one random offset): unbiased, and neighbours are represented in
+proportion. The calibrated weights minimise
 
-Weights `v = u / pi` are unbiased. Weights near them that give the sample the data's own totals of some variables have
-less error in everything correlated with these: the weight of each class, the loss at the pilot, and the pilot's dual
-vector `sum a_i y_i (x_i, 1)`. If that one is met, the pilot satisfies the optimality conditions of the coreset's
-problem too, so training on the coreset finds it again. The calibrated weights minimise
+    1/2 sum_i (v'_i - v_i)^2 / (v_i s_i) + 1/2 |A'v' - T|^2 / ridge,    v'_i in [v_i / 4, 4 v_i],    s = 1 - pi
 
-    1/2 sum_i (v'_i - v_i)^2 / (v_i s_i) + 1/2 |A'v' - T|^2 / ridge,    v'_i in [v_i / 4, 4 v_i]
+for the totals T of the classes' weights, of the loss at the pilot and of its dual vector `sum a_i y_i (x_i, 1)`. The
+dual problem is unconstrained and piecewise quadratic, with a variable a total: Newton's method solves it.
 
-with `s = 1 - pi`: points that were certain keep their weights. The dual problem is unconstrained and piecewise
-quadratic, with one variable per total; Newton's method with a line search solves it. The ridge leaves a part of the
-totals unmet if there are many totals for so few points. If no weight changes by more than the factor `1 + delta`, an
-epsilon-coreset stays one for `epsilon + delta (1 + epsilon)`; the bias is of the order 1 / m.
-
-Source: Deville and Särndal 1992 (calibration estimators, their case 7: the truncated linear distance); Chambers 1996
-(the ridge).
+Sources: Deville and Särndal 1992 (calibration, their case 7: the truncated linear distance); Chambers 1996 (the ridge);
+docs/mathematics.md, "Coresets".
 """
 
 import math

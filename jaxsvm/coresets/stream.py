@@ -10,14 +10,10 @@ result joins all coresets with the points that are in the buffer.
         state = stream.update(state, x, y)
     small = stream.finalize(state)
 
-Each node of the tree has its share of the regulariser:
-
-    F = sum over parts Q of   rho_Q 1/2 |w|^2 + C sum_Q u h,        sum rho_Q <= 1,    rho_Q = U(Q) / W
-
-A part with the share rho is a problem with `C / rho` and the whole regulariser; its coreset is made for that. With C
-alone (as in the paper) J parts together may be off by J epsilon / 2 |w|^2. Shares add up when parts are joined, and a
-coreset of a part has the part's share. Parts of error epsilon join to a whole of error epsilon; a coreset of error e2
-of one of error e1 has at most (1 + e1) (1 + e2) - 1.
+Each node of the tree has its share `rho_Q = U(Q) / W` of the regulariser, and is a problem with `C / rho` and the whole
+of it: with C alone, as in the paper, J parts together may be off by J epsilon / 2 |w|^2. Shares add up when parts are
+joined, and parts of error epsilon join to a whole of error epsilon; a coreset of error e2 of one of error e1 has at
+most (1 + e1) (1 + e2) - 1.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 2, corrected: shares, and the coresets left at the end are
 joined, whatever the number of chunks is.
@@ -39,6 +35,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.coresets.construction import Plan, constructed, node_plan
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.summary import OF_PARTS, Coreset, as_data, as_key, float_dtype, solved
+from jaxsvm.designs.fit import read_arrays
 from jaxsvm.errors import DataError, InputError, require
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
@@ -95,11 +92,6 @@ def bounded(part: Node, C: float) -> Node:
     return part._replace(lower=np.float64(part.share * at.dual))
 
 
-def node_key(base: Array, level: int, number: int) -> Array:
-    """Return the key of a node by its place alone: where and when it is computed does not matter."""
-    return jax.random.fold_in(jax.random.fold_in(base, level), number)
-
-
 def as_coreset(part: Node, C: float, dtype: Any, info: dict[str, Any]) -> Coreset:
     """Make a coreset of a node's points that have weight."""
     real = part.weight > 0
@@ -133,19 +125,6 @@ def load_coreset(path: str | os.PathLike[str]) -> Coreset:
     if not {"X", "y", "weight", "info"} <= set(stored):
         raise DataError(f"{os.fspath(path)}: no coreset: its keys are {', '.join(stored)}.")
     return Coreset(stored["X"], stored["y"].astype(float), stored["weight"], json.loads(str(stored["info"])))
-
-
-def read_arrays(path: str | os.PathLike[str], what: str) -> dict[str, np.ndarray]:
-    """Read the arrays of an npz file, or say what it is not.
-
-    Raises:
-        DataError: If the file is damaged or something else.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except Exception as error:  # EOF, CRC, a bad header: damage shows in many ways
-        raise DataError(f"{os.fspath(path)}: not a whole {what} ({error}).") from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -205,23 +184,17 @@ class StreamState:
                 for j in range(counts.pop("nodes"))
             ]
             state = StreamState(stored["key"], nodes[0], tuple(nodes[1:]), **counts)
-            state._check()
+            _ = state.base_key(), np.dtype(state.dtype)  # raises for what is neither
+            widths, numbers = set(), [state.chunks, state.weight, state.rows, state.opt]
+            for node in filter(None, nodes):
+                if any(map(np.size, node[:3])):
+                    as_data(*node[:3])  # refuses what are no points, signs or weights
+                widths, numbers = widths | {node.x.shape[1]}, numbers + [float(number) for number in node[3:]]
+            if len(widths) > 1 or not all(0 <= number < np.inf for number in numbers):
+                raise ValueError("it holds widths, counts, shares or bounds that no stream holds")
             return state
         except (KeyError, ValueError, TypeError, OverflowError, AttributeError, IndexError) as error:
             raise DataError(f"{os.fspath(path)}: not a state of a stream ({error}).") from error
-
-    def _check(self) -> None:
-        """Raise a ValueError for a state that no stream can reach."""
-        self.base_key()
-        numbers = (self.chunks, self.rows, self.weight, self.opt)
-        if not (np.isfinite(numbers).all() and min(numbers) >= 0 and np.dtype(self.dtype).kind in "biuf"):
-            raise ValueError("its counts are no counts")
-        nodes = [node for node in (self.rest, *self.levels) if node is not None]
-        for x, y, u, *numbers in nodes:
-            alike = x.ndim == 2 and x.shape == (len(y), nodes[0].x.shape[1]) and y.shape == u.shape == x.shape[:1]
-            finite = all(np.isfinite(part).all() for part in (x, u, numbers))
-            if not (alike and finite and (u >= 0).all() and np.isin(y, (-1, 1)).all() and min(numbers) >= 0):
-                raise ValueError("it holds points, signs, weights, shares or bounds that no stream holds")
 
     def base_key(self) -> Array:
         """Return the base key."""
@@ -341,13 +314,18 @@ class Stream:
 
     def _carry(self, state: StreamState, chunk: Node) -> StreamState:
         """Reduce a chunk; join and reduce as long as its level is taken."""
-        plan, base, node = self._plan(self.size), state.base_key(), self._shared(state, chunk)
+        plan, node = self._plan(self.size), self._shared(state, chunk)
         opt, levels, j = state.opt, list(state.levels), 0
+
+        def key(level: int) -> Array:
+            """Return the key of a node by its place alone: where and when it is computed does not matter."""
+            return jax.random.fold_in(jax.random.fold_in(state.base_key(), level), state.chunks)
+
         if node.share > 0:
-            node = reduced(node, self.C, node_key(base, 0, state.chunks), plan, opt)
+            node = reduced(node, self.C, key(0), plan, opt)
             while j < len(levels) and (below := levels[j]) is not None:
                 levels[j], j = None, j + 1
-                node = reduced(joined(below, node), self.C, node_key(base, j, state.chunks), plan, opt)
+                node = reduced(joined(below, node), self.C, key(j), plan, opt)
             levels = levels + [None] * (j + 1 - len(levels))
             levels[j] = node
             opt = max(opt, joined(*filter(None, levels)).opt)

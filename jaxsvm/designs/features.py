@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Chunk, Design, OfChunk, require_design
-from jaxsvm.designs.losses import Moments, Spread
+from jaxsvm.designs.losses import Describe, Spread
 from jaxsvm.errors import InputError
 from jaxsvm.gram.basis import NystroemBasis
 from jaxsvm.gram.build import low_rank_gram
@@ -155,10 +155,10 @@ def standardised(design: Design) -> FeatureDesign:
         design: The rows.
     """
     require_design(design)
-    weight, mean, square = design.total(Moments())
+    weight, mean, _, square = design.total(Describe(1, 0))
     if not np.isfinite(square).all():
         raise InputError("design has features above 1e154, whose squares float64 does not hold: scale them first.")
-    mean = mean / weight
+    mean, weight = mean[0, 0] / weight[0, 0], weight[0, 0]
     spread = np.sqrt(np.maximum(square / weight - mean**2, 0))
     usable = spread > 1e-7 * np.sqrt(square / weight)  # a smaller one is rounding
     factor: Any = np.where(usable, 1 / np.where(usable, spread, 1), 1.0)

@@ -63,14 +63,12 @@ def restored(run: Run, path: str | os.PathLike[str] | None) -> bool:
     """
     if path is None or not os.path.exists(path):
         return False
-    name = os.fspath(path)
+    name, arrays = os.fspath(path), read_arrays(path, "state of a run")
     try:
-        with np.load(name, allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in stored.files}
         kept, described = json.loads(str(arrays["run"])), arrays["described"]
         lanes = [_lane(arrays, k) for k in range(len(run.machines))]
-    except Exception as error:  # EOF, CRC, a missing key: damage shows in many ways
-        raise DataError(f"checkpoint {name}: not a whole state of a run ({error}).") from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{name}: not a whole state of a run ({error}).") from error
     wanted = _description(run)
     other = [key for key in wanted if kept.get(key) != wanted[key]]
     if not other:
@@ -83,6 +81,19 @@ def restored(run: Run, path: str | os.PathLike[str] | None) -> bool:
         )
     run.lanes, run.passes, run.centre = lanes, run.passes + kept["passes"], kept["centre"]
     return True
+
+
+def read_arrays(path: str | os.PathLike[str], what: str) -> dict[str, np.ndarray]:
+    """Read the arrays of an npz file, or say what it is not.
+
+    Raises:
+        DataError: If the file is damaged or something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except Exception as error:  # EOF, CRC, a bad header: damage shows in many ways
+        raise DataError(f"{os.fspath(path)}: not a whole {what} ({error}).") from error
 
 
 def _lane(arrays: dict[str, np.ndarray], k: int) -> Lane:

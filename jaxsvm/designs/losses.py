@@ -206,18 +206,9 @@ class Describe:
         points = chunk.x if isinstance(chunk.x, Rows) else jnp.asarray(chunk.x)
         x = transposed_product(points, shares).T.reshape(self.folds, many, -1)
         moments = transposed_product(jnp.stack([y, y**2], axis=1), shares).T.reshape(self.folds, many, 2).sum(axis=1)
-        return shares.sum(axis=0).reshape(self.folds, many), x, moments, Moments()(chunk)[2]
-
-
-@dataclasses.dataclass(frozen=True)
-class Moments:
-    """Sum weights, features and their squares: a function of a chunk."""
-
-    def __call__(self, chunk: Chunk) -> tuple[Array, Array, Array]:
-        """Return the weight `()`, and sums `(d,)`."""
-        weight = chunk.weight.astype(double(chunk.x.dtype))[:, None]
-        squared = chunk.x.squared() if isinstance(chunk.x, Rows) else chunk.x.astype(weight.dtype) ** 2
-        return weight.sum(), transposed_product(chunk.x, weight)[:, 0], transposed_product(squared, weight)[:, 0]
+        squared = points.squared() if isinstance(points, Rows) else points.astype(wide) ** 2
+        squares = transposed_product(squared, weight[:, None])[:, 0]
+        return shares.sum(axis=0).reshape(self.folds, many), x, moments, squares
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,7 +64,7 @@ class ArrayDesign:
         if self.mesh is None:
             return chosen_of(function, self.rows, arguments)
         with jax.enable_x64(True):
-            flags = _flags(function, self.rows, arguments, self.mesh, self.axis)
+            flags = _flags_on_mesh(function, self.rows, arguments, self.mesh, self.axis)
             return taken(self.rows, np.flatnonzero(np.asarray(flags)), self.mesh)
 
 
@@ -192,7 +192,7 @@ def sum_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Any:
 def chosen_of(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...]) -> Chunk:
     """Return the rows on one device, of those with a weight, for which a function is true."""
     with jax.enable_x64(True):
-        return taken(rows, np.flatnonzero(np.asarray(unless_halted(_flags, function, rows, arguments, None, None))))
+        return taken(rows, np.flatnonzero(np.asarray(unless_halted(_chosen, function, rows, arguments))))
 
 
 class OfChunks:
@@ -271,7 +271,7 @@ def _tile(rows: Chunk, turn: Any) -> tuple[Chunk, Array, Array]:
     return Chunk(x, y, weight, rows.first + start), start + place >= turn * tile, start
 
 
-_total = jax.jit(total_of, static_argnums=0)
+_total, _chosen = (jax.jit(function, static_argnums=0) for function in (total_of, _flags_of))
 
 
 @partial(jax.jit, static_argnums=(0, 3, 4))
@@ -283,10 +283,8 @@ def _total_on_mesh(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], m
 
 
 @partial(jax.jit, static_argnums=(0, 3, 4))
-def _flags(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mesh | None, axis: str | None) -> Array:
+def _flags_on_mesh(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mesh, axis: str) -> Array:
     """Return for each row whether a function is true of it, replicated on all devices."""
-    if mesh is None:
-        return _flags_of(function, rows, arguments)
 
     def of_part(rows: Chunk, arguments: tuple[Any, ...]) -> Array:
         own = _flags_of(function, rows._replace(first=rows.first[0]), arguments)
