@@ -9,7 +9,7 @@ one linear SVM in memory, train on all of the data: that is as fast as making th
 """
 
 from jaxsvm.coresets.bounds import exact_sensitivity, sensitivity
-from jaxsvm.coresets.construction import coreset, kernel_coreset, kernel_sensitivity
+from jaxsvm.coresets.construction import coreset, kernel_coreset
 from jaxsvm.coresets.dynamic import DynamicCoreset
 from jaxsvm.coresets.rows import of_rows
 from jaxsvm.coresets.sampling import sample_size
@@ -26,7 +26,6 @@ __all__ = [
     "evaluate",
     "exact_sensitivity",
     "kernel_coreset",
-    "kernel_sensitivity",
     "load_coreset",
     "of_rows",
     "sample_size",

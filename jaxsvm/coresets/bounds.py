@@ -128,7 +128,7 @@ def sensitivity(
     """Return upper bounds gamma of all sensitivities, `(n,)` float64.
 
     Args:
-        x: Points, `(n, d)`.
+        x: Points, `(n, d)`; for a kernel machine its features, such as `jaxsvm.gram(kernel, x, rank=rank).design`.
         y: Signs in {-1, +1}, `(n,)`.
         C: The factor of the loss, positive (the paper's lambda).
         sample_weight: Weights, `(n,)`, not negative.
