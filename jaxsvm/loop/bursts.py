@@ -60,7 +60,7 @@ def run(
     end at `due`, the steps after which a finisher is to go on, so that seconds do not decide when it does; before
     `awaited` steps a fit that awaits its finisher is not hopeless. The status is RUNNING only if there is a successor.
     """
-    chunks, evaluations_shown, certifiable, told_to_stop = 1, None, False, False
+    chunks, evaluations_shown, certifiable, told_to_stop = 1, -math.inf, False, False
     mark, shown = (0, math.inf), finish(solver, progress)
     running = int(progress.status) == Status.RUNNING and not stop.came
     while running:
@@ -74,7 +74,9 @@ def run(
             if certifies:
                 progress = _certified(problem, solver, progress, provisional, lambda: stop.seen)
             elif callback is not None and _worth_showing(problem, progress, evaluations_shown):
-                progress = _certified_in_passing(problem, solver, progress, provisional, lambda: stop.seen)
+                passing = progress._replace(stalled=jnp.zeros_like(progress.stalled))  # no end comes of it
+                passing = _certified(problem, solver, passing, provisional, lambda: stop.seen)
+                progress = progress._replace(best=passing.best)
                 certifies, evaluations_shown = True, progress.state.counters.total
             jax.block_until_ready(progress)
             seconds = time.monotonic() - before
@@ -193,23 +195,14 @@ def _certified(
     return progress if certified is None else certified
 
 
-def _certified_in_passing(
-    problem: Problem, solver: Solver, progress: Progress, provisional: bool, until: Callable[[], bool]
-) -> Progress:
-    """Certify the current point for a callback, without an influence on the steps that follow or on their end."""
-    certified = progress._replace(stalled=jnp.zeros_like(progress.stalled))
-    return progress._replace(best=_certified(problem, solver, certified, provisional, until).best)
-
-
-def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: int | None) -> bool:
+def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: float) -> bool:
     """Return whether to certify the current point for a callback: of a large problem once steps have cost as much.
 
-    `evaluations_shown` are those up to the last point that it saw; None if it saw none.
+    `evaluations_shown` are those up to the last point that it saw.
     """
-    if evaluations_shown is None or problem.n <= MEASURED.samples_of_a_small_problem:
-        return True
     product = problem.n * (problem.n if getattr(problem, problem.operator).design is None else 1)
-    return progress.state.counters.total - evaluations_shown >= product
+    small = problem.n <= MEASURED.samples_of_a_small_problem
+    return small or progress.state.counters.total - evaluations_shown >= product
 
 
 # --- the programs

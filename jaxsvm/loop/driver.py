@@ -263,12 +263,11 @@ class Turn(NamedTuple):
     init: Any  # where it starts: what the caller of `drive` gave, or weights of all samples
     state: Any = None  # the state that it takes over; None if it starts at `init`
     back: Solver | None = None  # the solver that follows if this one is a finisher and proves nothing; else None
-    remaining: int = 0  # the steps that this one may take then
     returns: int = 0  # how many finishers came back
 
     def returned(self, better: Fit | None, steps: int) -> "Turn":
         """Return the turn after a finisher of so many steps, from its point if that is better, else from its start."""
-        solver = with_max_steps(cast(Solver, self.back), max(self.remaining - steps, 0))
+        solver = with_max_steps(cast(Solver, self.back), max(int(cast(Solver, self.back).max_steps) - steps, 0))
         init = self.init if better is None else np.asarray(better.alpha)
         return Turn(solver, self.key, init, returns=self.returns + 1)
 
@@ -304,7 +303,8 @@ def _handed_over(
         solver = with_max_steps(solver, max(remaining - int(found.counters.steps), 0))
     key = jax.random.fold_in(turn.key, 1) if following.draws_anew else turn.key
     state = progress.state if following.takes_state else None
-    return Turn(solver, key, init[:n], state, following.back, remaining, turn.returns), inside
+    back = following.back and with_max_steps(following.back, remaining)
+    return Turn(solver, key, init[:n], state, back, turn.returns), inside
 
 
 def warn_unless_converged(fitted: Fit, solver: Solver, problem: Problem) -> None:

@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.loop.bursts import certified_by_sums
-from jaxsvm.loop.driver import Options, drive
+from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import Interruption, unless, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.precision import in_double, widened
@@ -33,6 +33,7 @@ from jaxsvm.results.fit import Answer, Counters, Fit, Status, bit_of, limbs_of
 from jaxsvm.results.judge import concluded, in_dtype
 from jaxsvm.runtime.arrays import on_device
 from jaxsvm.runtime.programs import Program, compiled_ahead
+from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.start import Start
 
 
@@ -145,8 +146,11 @@ def _finished(grid: Grid, place: int, solver: CoarseToFine, key: Array, fit: Fit
     if stop.seen:
         return dataclasses.replace(fit, status=interrupted())
     problem = grid.problems[place]
-    steps, options = stepper(grid, place, problem.n, solver.tol), Options(warns=False, may_change=True)
-    return drive(problem, steps, key, Start.of(fit, problem), stop=stop, options=options)
+    steps = stepper(grid, place, problem.n, solver.tol)
+    fit = drive(problem, steps, key, Start.of(fit, problem), stop=stop, options=QUIET)
+    if isinstance(steps, FrankWolfe) or stop.seen or int(fit.status) == Status.CONVERGED:
+        return fit
+    return drive(problem, FrankWolfe(tol=solver.tol), key, Start.of(fit, problem), stop=stop, options=QUIET)
 
 
 def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -> Fit:
