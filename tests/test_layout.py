@@ -51,7 +51,7 @@ LINES = {
     "face": 311,
     "gram": 1_175,
     "kernels": 927,
-    "loop": 2_409,
+    "loop": 2_370,
     "model_selection": 1_010,
     "models": 1_650,
     "numerics": 1_455,

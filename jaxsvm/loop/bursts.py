@@ -38,7 +38,6 @@ from jaxsvm.results.fit import Answer, Fit, Status
 from jaxsvm.results.judge import in_dtype, judged
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.contract import NEVER, Solver
-from jaxsvm.solvers.start import Origin
 
 # --- the loop
 
@@ -231,7 +230,7 @@ _certify = Program(certify, static_argnames="how")
 
 def _begin_program(start: Any, n: int) -> Program:
     """Return the program of a start; small fresh ones are not optimised (12 ms slower for n^2 products)."""
-    fresh = start is None or isinstance(start, Origin)
+    fresh = not jax.tree.leaves(start)  # None, or an `Origin`
     return _fresh_begin if fresh and n <= MEASURED.samples_of_a_small_problem else begin_program
 
 

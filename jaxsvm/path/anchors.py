@@ -39,9 +39,8 @@ class CoarseToFine:
 
     bit = 14
     inside = None
+    width = 16  # points that one product certifies
     tol: Any = 1e-4  # the certified relative gap, > 0
-    # points that one product certifies, >= 1; static
-    width: int = dataclasses.field(default=16, metadata={"static": True})
 
     @property
     def inner_tol(self) -> Any:

@@ -61,8 +61,8 @@ def in_order(fits: dict[int, Fit], Cs: np.ndarray, problem: Problem) -> Fit:  # 
     known, logs = dict(fits), np.log(np.maximum(Cs, np.finfo(float).tiny))  # nu may be 0
     for place in range(len(logs)):
         if place not in fits:
-            nearest = min(fits, key=lambda other: abs(logs[place] - logs[other]), default=None)
-            known[place] = nothing(problem, None if nearest is None else fits[nearest])
+            nearest = min(fits, key=lambda other: abs(logs[place] - logs[other]), default=-1)
+            known[place] = nothing(problem, fits.get(nearest))
     return stacked([known[place] for place in range(len(logs))])
 
 
@@ -88,14 +88,11 @@ def warn_of_unfinished(fits: list[Fit], Cs: Any, tol: Any) -> None:
     )
 
 
-Report = Callable[[int, Fit], Any] | None
-
-
 def chain_on_host(
     problem: Parametric,
     Cs: np.ndarray,
     link: Callable[[Any], Fit],
-    report: Report = None,
+    report: Callable[[int, Fit], Any] | None = None,
     stop: Interruption | None = None,
 ) -> Fit:
     """Solve all values in increasing order of C, each from the one before; the fits are in the order of `Cs`.
