@@ -207,14 +207,13 @@ def lengthened(values: Any, size: int, fill: Any = None) -> Any:
 
     `fill` None repeats the first entry, of which there must be one.
     """
-    if not is_concrete(values):
-        more = values[:1] if fill is None else jnp.full_like(values[:1], fill)
-        return jnp.concatenate([values, jnp.broadcast_to(more, (size - len(values), *values.shape[1:]))])
-    if len(values) == size and isinstance(values, jax.Array):
-        return values
-    array = np.asarray(values)
-    more = array[:1] if fill is None else np.full_like(array[:1], fill)
-    return on_device(np.concatenate([array, np.repeat(more, size - len(array), axis=0)]), values)
+
+    def longer(xp: Any, values: Any) -> Any:
+        more = values[:1] if fill is None else xp.full_like(values[:1], fill)
+        return xp.concatenate([values, xp.broadcast_to(more, (size - len(values), *values.shape[1:]))])
+
+    same = len(values) == size and isinstance(values, jax.Array) and is_concrete(values)
+    return values if same else computed(longer, values)
 
 
 def zero_filled(values: np.ndarray, size: int) -> np.ndarray:
@@ -224,17 +223,11 @@ def zero_filled(values: np.ndarray, size: int) -> np.ndarray:
 
 def shortened(tree: Any, n: int, size: int) -> Any:
     """Cut all leaves of a tree whose last axis has `size` entries to n entries."""
-    if n == size:
-        return tree
 
     def cut(leaf: Any) -> Any:
-        if np.shape(leaf)[-1:] != (size,):
-            return leaf
-        if not is_concrete(leaf):  # computed from values that a user's program closes over
-            return leaf[..., :n]
-        return on_device(np.ascontiguousarray(np.asarray(leaf)[..., :n]), leaf)
+        return computed(lambda _, values: values[..., :n], leaf) if np.shape(leaf)[-1:] == (size,) else leaf
 
-    return jax.tree.map(cut, tree)
+    return tree if n == size else jax.tree.map(cut, tree)
 
 
 def may_be_padded(values: Any) -> bool:
