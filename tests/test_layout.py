@@ -51,7 +51,7 @@ LINES = {
     "face": 311,
     "gram": 1_175,
     "kernels": 927,
-    "loop": 2_370,
+    "loop": 2_403,
     "model_selection": 1_010,
     "models": 1_650,
     "numerics": 1_455,
@@ -61,7 +61,7 @@ LINES = {
     "problems": 3_036,
     "relational": 3_485,
     "results": 581,
-    "runtime": 1_108,
+    "runtime": 1_101,
     "screening": 745,
     "solvers": 5_456,
 }

@@ -86,10 +86,11 @@ def run(
                 if following is not None:
                     return progress, following
             if callback is not None:  # then each burst is one chunk
-                if not certifies and solver.traits.carries_sums and problem.of_level and problem.gram.definite:
+                if certifies:
+                    shown = finish(solver, progress)
+                elif solver.traits.carries_sums and problem.of_level and problem.gram.definite:
                     current = level_program(cast(SlackProblem, problem), solver, progress)
                     shown = finish(solver, progress._replace(best=current))
-                shown = finish(solver, progress) if certifies else shown
                 told_to_stop = callback(shown) is True
             else:
                 used = (int(steps_taken(progress)) - steps) // solver.check_every

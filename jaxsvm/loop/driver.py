@@ -98,8 +98,9 @@ def fit(
         max_seconds: Stop after about this many seconds, at the end of a chunk, with status INTERRUPTED.
         callback: Called with the best certified `Fit` after every chunk of steps; it stops the fit, with status
             INTERRUPTED, by returning True. Above n = 2,048 the current point is certified for it only once steps have
-            cost as much as a certificate; in between it gets the same fit once more, with the steps of that fit. Steps
-            and their end are those of a fit without a callback.
+            cost as much as a certificate; in between it gets the Stochastic Batch Perceptron's current w (by the
+            responses that steps carry along, in a wider bracket), and of other solvers the same fit once more, with the
+            steps of that fit. Steps and their end are those of a fit without a callback.
         interrupt: What Ctrl-C, or a KeyboardInterrupt of the callback, does: "return" returns the best certified point,
             with status INTERRUPTED, which `init` resumes; "raise" raises KeyboardInterrupt instead. A second Ctrl-C
             always raises, in this fit or within two seconds in the next one.
