@@ -60,21 +60,6 @@ def test_probabilities_of_classes_with_fewer_samples_than_folds(labels, multi_cl
     np.testing.assert_allclose(found.sum(axis=1), 1)
 
 
-def test_a_machine_that_lacks_a_class_in_a_fold_tells_the_other_one():
-    """LIBSVM's rule; and every sample is left out once."""
-    codes, seen = np.array([0, 0, 0, 0, 0, 0, 1, 2]), []
-
-    def decide(rest, test):
-        seen.extend(test)
-        assert not set(rest) & set(test)
-        return np.full((len(test), 3), 7.0)
-
-    values = probability.cross_fitted(decide, codes, [(0, 1), (0, 2), (1, 2)], np.random.RandomState(0))
-    assert sorted(seen) == list(range(8))
-    np.testing.assert_array_equal(values[6], [1, 7, -1])
-    np.testing.assert_array_equal(values[7], [7, 1, 1])
-
-
 def test_probabilities_of_a_function_of_two_sets_and_of_its_matrix_agree():
     K = linear_kernel(X)
     by_function = estimators.SVC(kernel=linear_kernel, probability=True, random_state=0).fit(Wrapped(X), Y)

@@ -144,22 +144,26 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return [next(solved) if len(np.unique(machine.signs)) == 2 else undecided(machine) for machine in machines]
 
     def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[probabilities.Sigmoid]:
-        """Fit one sigmoid per machine to decision values of samples that were left out; codes are increasing."""
-        k, ended = len(self.classes_), []
+        """Fit one sigmoid per machine to decision values of samples that were left out; codes are increasing.
 
-        def decide(rest: np.ndarray, test: np.ndarray) -> np.ndarray:
+        Each class is dealt to five folds in turn, in random order. A machine whose training samples lack a side tells
+        the other one, as in LIBSVM.
+        """
+        n, k, ended = len(codes), len(self.classes_), []
+        order = np.lexsort((check_random_state(self.random_state).permutation(n), codes))
+        values = np.empty((n, len(self._places)))
+        for fold in until_halt(range(min(5, n))):
+            test = np.sort(order[fold::5])
+            rest = np.setdiff1d(np.arange(n), test)
             classes = class_slices(codes[rest], k)
             machines = self._machines(classes, weight[rest])
             solved = self._trained(data.part(rest), machines)
-            ended.extend(solved)
+            ended += solved
             coef, bias = coefficients(classes, machines, solved, self._by_pairs), np.array([one.bias for one in solved])
             kept = np.flatnonzero((coef != 0).any(axis=0))
             counts = np.bincount(codes[rest][kept], minlength=k)
-            blocks = data.between(test, rest[kept])
-            return np.concatenate([decisions(K, coef[:, kept], counts, bias, self._by_pairs) for _, K in blocks])
-
-        random = check_random_state(self.random_state)
-        values = probabilities.cross_fitted(decide, codes, self._places, random)
+            for rows, K in data.between(test, rest[kept]):
+                values[test[rows]] = decisions(K, coef[:, kept], counts, bias, self._by_pairs)
         warn_of(self, "machines of probability=True", ended)
         return probabilities.sigmoids(-values if k == 2 else values, codes, weight, self._places)
 

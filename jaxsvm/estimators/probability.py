@@ -4,7 +4,7 @@ Sources: Platt 1999; Wu, Lin and Weng 2004, second approach (LIBSVM's). Floors a
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from sklearn.calibration import _SigmoidCalibration
 
 from jaxsvm.errors import warn
 from jaxsvm.estimators.machines import one_thread
-from jaxsvm.loop.interruption import until_halt
 
 _theirs = inspect.signature(svm.SVC).parameters.get("probability")
 DEFAULT_PROBABILITY: Any = False if _theirs is None else _theirs.default
@@ -44,36 +43,6 @@ def warn_attribute_deprecated(name: str) -> None:
 def _warn(message: str) -> None:
     if DEFAULT_PROBABILITY == "deprecated":
         warn(message, FutureWarning)
-
-
-def cross_fitted(
-    decide: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    codes: np.ndarray,
-    places: Sequence[tuple[int, ...]],
-    random: np.random.RandomState,
-) -> np.ndarray:
-    """Return decision values `(n, machines)` of samples that machines were not trained on, from five folds.
-
-    Each class is dealt to the folds in turn, in random order; some folds lack a class of fewer samples than folds. If
-    the training samples lack a side of a machine, its value is 1 on the other side, as in LIBSVM.
-
-    `decide` maps indices of training samples and of others to values of the others, `(others, machines)`. Classes are
-    increasing, `(n,)`, and `places` has those of each machine: a pair, or one against the rest; positive for the first.
-    """
-    n, k, folds = len(codes), 1 + max(map(max, places)), 5
-    fold_of = np.empty(n, int)
-    fold_of[np.lexsort((random.permutation(n), codes))] = np.arange(n) % folds
-    values = np.empty((n, len(places)))
-    for fold in until_halt(range(min(folds, n))):
-        test, rest = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
-        present = np.bincount(codes[rest], minlength=k) > 0
-        values[test] = decide(rest, test) if present.sum() > 1 else 0
-        for column, place in enumerate(places):
-            first = present[place[0]]
-            other = present[place[1]] if len(place) == 2 else np.delete(present, place[0]).any()
-            if first != other:
-                values[test, column] = float(first) - float(other)
-    return values
 
 
 def sigmoids(
