@@ -11,6 +11,7 @@ or computes the rows that it needs.
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise, product
 from typing import Any, NamedTuple
 
 import jax
@@ -263,14 +264,10 @@ class Samples(NamedTuple):
         if self.K is None:
             x = self.points(parts)
             return self._replace(K=self.values.between(x, x)).operator((slice(0, x.shape[0]),), size)
-        K, low = np.zeros((size, size), self.K.dtype), 0
-        for rows in parts:
-            left = 0
-            for columns in parts:
-                block = self.K[rows, columns]
-                K[low : low + block.shape[0], left : left + block.shape[1]] = block
-                left += block.shape[1]
-            low += rows.stop - rows.start
+        K, ends = np.zeros((size, size), self.K.dtype), accumulate((p.stop - p.start for p in parts), initial=0)
+        places = [slice(*pair) for pair in pairwise(ends)]
+        for (i, rows), (j, columns) in product(zip(places, parts, strict=True), repeat=2):
+            K[i, j] = self.K[rows, columns]
         return self.values.stored(K, self.definite)
 
     def driven(self, parts: Sequence[slice]) -> Any:

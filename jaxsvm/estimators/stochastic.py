@@ -126,10 +126,7 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
     ) -> "PegasosClassifier":
         """Train from the start, in several passes over the samples in random order; return the estimator.
 
-        Args:
-            X: Points, `(n, d)`, dense, a frame, or sparse (made dense a batch at a time).
-            y: Labels, `(n,)`.
-            sample_weight: Factors of the loss, `(n,)`; its mean is over samples, whatever their weights.
+        The arguments are those of `LinearSVC.fit`; the mean of the loss is over samples, whatever their weights.
         """
         points, codes, weight = labelled(self, X, y, sample_weight)
         random = check_random_state(self.random_state)
@@ -197,11 +194,5 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
         self.loss_ = np.array(self._states.loss)
 
 
-@jax.jit
-def _updated(solver: Pegasos, states: Any, x: Any, y: Any, weight: Any) -> Any:
-    return jax.vmap(lambda state, signs: solver.update(state, x, signs, weight))(states, y)
-
-
-@jax.jit
-def _decision(solver: Pegasos, states: Any) -> Any:
-    return jax.vmap(lambda state: (solver.coef(state), solver.intercept(state)))(states)
+_updated = jax.jit(jax.vmap(Pegasos.update, (None, 0, None, 0, None)))  # one state a class
+_decision = jax.jit(jax.vmap(lambda solver, state: (solver.coef(state), solver.intercept(state)), (None, 0)))

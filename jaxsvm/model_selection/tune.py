@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -388,15 +389,12 @@ def _prepare(
 @contextlib.contextmanager
 def _bar(steps: int, progress: bool | None) -> Iterator[Callable[[_Search], None]]:
     """Yield a function that draws the state of a search; it draws nothing without rich or a terminal."""
-    wanted = sys.stderr.isatty() if progress is None else progress
-    try:
-        if not wanted:
-            raise ImportError
-        from rich.console import Console
-        from rich.progress import Progress
-    except ImportError:
+    if not (sys.stderr.isatty() if progress is None else progress) or importlib.util.find_spec("rich") is None:
         yield lambda search: None
         return
+    from rich.console import Console
+    from rich.progress import Progress
+
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("tune", total=steps)
 
