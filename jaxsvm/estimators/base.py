@@ -175,22 +175,21 @@ class KernelEstimator(JaxsvmEstimator):
     def _support_values(self, X: Any) -> Iterable[np.ndarray]:
         """Yield kernel values of blocks of rows of X against the support, `(rows, support)`."""
         if self._takes_anything:
-            values = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, None)
-            K = values.between(X, self._seen)
-            self._require_columns(K)
-            yield K[:, self.support_]
-            return
-        X = checked(self, X, dtype=DTYPES, reset=False)
-        if self.kernel == "precomputed":
-            self._require_columns(X)
+            X = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, None).between(X, self._seen)
+        else:
+            X = checked(self, X, dtype=DTYPES, reset=False)
+        if self._takes_anything or self.kernel == "precomputed":
+            if X.shape[1] != self.shape_fit_[0]:
+                raise ValueError(
+                    f"X.shape[1] = {X.shape[1]} should be equal to {self.shape_fit_[0]}, the number of samples at "
+                    "training time"
+                )
             yield np.asarray(X)[:, self.support_]
-            return
-        if not len(self.support_):
+        elif not len(self.support_):
             yield np.zeros((X.shape[0], 0))
-            return
-        values = kernel_values(self.kernel, self._gamma, self.coef0, self.degree, X)
-        for _, K in values.blocks(X, self._support_in(values)):
-            yield K
+        else:
+            values = kernel_values(self.kernel, self._gamma, self.coef0, self.degree, X)
+            yield from (K for _, K in values.blocks(X, self._support_in(values)))
 
     def _support_in(self, values: KernelValues) -> Any:
         """Return the support vectors, in float64 if float32 kernel values would change decisions by 1e-3 margins.
@@ -218,13 +217,6 @@ class KernelEstimator(JaxsvmEstimator):
         step = X.shape[0] if sp.issparse(X) else max(VALUES_PER_BLOCK // X.shape[1], 1)
         parts = [X[start : start + step] @ weights for start in range(0, X.shape[0], step)]
         return np.concatenate(parts) + self.intercept_
-
-    def _require_columns(self, K: Any) -> None:
-        if K.shape[1] != self.shape_fit_[0]:
-            raise ValueError(
-                f"X.shape[1] = {K.shape[1]} should be equal to {self.shape_fit_[0]}, the number of samples at "
-                "training time"
-            )
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

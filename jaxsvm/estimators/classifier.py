@@ -96,10 +96,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self._order, self._codes, self._weight = order, codes, weight
         self._train_all(points, data)
         del self._order, self._codes, self._weight
-        requested, self._probA = probabilities.is_requested(self.probability), np.zeros(0)
-        calibrated = self._calibrated(data, codes[order], weight[order]) if requested else []
-        self._probA = np.array([sigmoid.slope for sigmoid in calibrated])
-        self._probB = np.array([sigmoid.shift for sigmoid in calibrated])
+        self._probA = self._probB = np.zeros(0)  # not those of a fit before, if Ctrl-C comes here
+        if probabilities.is_requested(self.probability):
+            self._probA, self._probB = np.array(self._calibrated(data, codes[order], weight[order])).T
         return self
 
     def _train_all(self, X: Any, data: Samples) -> None:
@@ -143,7 +142,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         solved = map(hard, ready) if endless else iter(train(self, data, ready, progress) if ready else [])
         return [next(solved) if len(np.unique(machine.signs)) == 2 else undecided(machine) for machine in machines]
 
-    def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[probabilities.Sigmoid]:
+    def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[tuple[float, float]]:
         """Fit one sigmoid per machine to decision values of samples that were left out; codes are increasing.
 
         Each class is dealt to five folds in turn, in random order. A machine whose training samples lack a side tells
@@ -176,16 +175,12 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     @property
     def probA_(self) -> np.ndarray:  # noqa: N802
         """Return the slope of each sigmoid, `(machines,)`; empty without `probability`."""
-        slopes = self._probA  # raises before the warning if there are none
-        probabilities.warn_attribute_deprecated("probA_")
-        return slopes
+        return probabilities.deprecated("probA_", self._probA)
 
     @property
     def probB_(self) -> np.ndarray:  # noqa: N802
         """Return the shift of each sigmoid, `(machines,)`."""
-        shifts = self._probB
-        probabilities.warn_attribute_deprecated("probB_")
-        return shifts
+        return probabilities.deprecated("probB_", self._probB)
 
     def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
         """Return decision values.

@@ -5,7 +5,7 @@ Sources: Platt 1999; Wu, Lin and Weng 2004, second approach (LIBSVM's). Floors a
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -35,9 +35,10 @@ def warn_deprecated(estimator: Any) -> None:
         )
 
 
-def warn_attribute_deprecated(name: str) -> None:
-    """Warn if the installed scikit-learn deprecates an attribute that `probability=True` makes."""
+def deprecated(name: str, values: np.ndarray) -> np.ndarray:
+    """Return an attribute that `probability=True` makes, with the warning of the installed scikit-learn."""
     _warn(f"Attribute `{name}` was deprecated in version 1.9 and will be removed in 1.11, as `probability=True` is.")
+    return values
 
 
 def _warn(message: str) -> None:
@@ -47,8 +48,10 @@ def _warn(message: str) -> None:
 
 def sigmoids(
     values: np.ndarray, codes: np.ndarray, weight: np.ndarray, places: Sequence[tuple[int, ...]]
-) -> list["Sigmoid"]:
-    """Fit one sigmoid per machine, by scikit-learn: for its first class, or for the second if there is a single one.
+) -> list[tuple[float, float]]:
+    """Fit slope and shift of a sigmoid per machine: of its first class, or of the second if there is a single one.
+
+    Of decision values f it is `P(positive | f) = 1 / (1 + exp(slope f + shift))`, by scikit-learn.
 
     `CalibratedClassifierCV` has the same sigmoids, one for each class against the rest: pairs of classes, which LIBSVM
     and ONNX read, it cannot express.
@@ -58,19 +61,12 @@ def sigmoids(
         mine = np.isin(codes, place) if len(place) == 2 else np.ones(len(codes), bool)
         positive = codes == place[-1 if len(places) == 1 else 0]
         if not mine.any():
-            result.append(Sigmoid(0.0, 0.0))
+            result.append((0.0, 0.0))
             continue
         with one_thread():
             fitted = _SigmoidCalibration().fit(decisions[mine], positive[mine].astype(float), weight[mine])
-        result.append(Sigmoid(float(fitted.a_), float(fitted.b_)))
+        result.append((float(fitted.a_), float(fitted.b_)))
     return result
-
-
-class Sigmoid(NamedTuple):
-    """A map from decision values to `P(positive | f) = 1 / (1 + exp(slope f + shift))`."""
-
-    slope: float
-    shift: float
 
 
 def of_classes(decisions: np.ndarray, fitted: Sequence[tuple[float, float]], k: int, pairs: bool = True) -> np.ndarray:
