@@ -113,7 +113,7 @@ class KernelEstimator(JaxsvmEstimator):
         """Return the kernel for these training points, and the points; kernel values instead for a function of sets."""
         values = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X)
         self.shape_fit_ = X.shape if hasattr(X, "shape") else (_num_samples(X),)
-        self._gamma = values.parameters.get("gamma", 0.0)
+        self._gamma = float(values.parameters.get("gamma", 0.0))
         self._sparse = sp.issparse(X) and not values.by_values
         self._seen = X if self._takes_anything else None
         if self._takes_anything:

@@ -25,11 +25,12 @@ from jaxsvm.gram import measured as gram
 from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.operators import DenseGram, TiledGram
-from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Precomputed, Sigmoid
+from jaxsvm.kernels import RBF, Kernel, Linear, Precomputed
 from jaxsvm.kernels.distances import NEAR, furthest
 from jaxsvm.kernels.width import gamma_scale
 from jaxsvm.loop.many import BoxData, is_indefinite, padded_size, prefers_features
 from jaxsvm.loop.measured import MEASURED as LOOP
+from jaxsvm.models.description import named_kernel
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.runtime.arrays import require_own_process
@@ -214,23 +215,16 @@ def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) 
         return KernelValues("callable", {}, kernel)
     if kernel == "precomputed":
         return KernelValues("precomputed", {}, None)
-    if kernel == "linear":
-        return KernelValues("linear", {}, Linear())
-    width = 1.0 / X.shape[1] if gamma == "auto" else float(gamma_scale(X) if gamma == "scale" else gamma)
-    width_or_tiny = np.float64(max(width, 1e-300))  # scikit-learn takes 0: a constant kernel
-    if kernel == "rbf":
-        return KernelValues("rbf", {"gamma": width}, RBF(width_or_tiny))
-    if kernel == "laplacian":
-        return KernelValues("laplacian", {"gamma": width}, Laplacian(width_or_tiny))
-    parameters = {"gamma": width, "coef0": float(coef0)}
-    if kernel == "sigmoid":
-        return KernelValues("sigmoid", parameters, Sigmoid(np.float64(width), np.float64(coef0)))
-    if degree < 1 or coef0 < 0:
+    if kernel == "poly" and (degree < 1 or coef0 < 0):
         raise InputError(
             f"degree is {degree} and coef0 {coef0}: degree >= 1 and coef0 >= 0 are needed, or it is no kernel."
         )
-    polynomial = Polynomial(int(degree), width_or_tiny, np.float64(coef0))
-    return KernelValues("poly", {**parameters, "degree": int(degree)}, polynomial)
+    if kernel == "linear":
+        gamma = 0.0
+    width = 1.0 / X.shape[1] if gamma == "auto" else float(gamma_scale(X) if gamma == "scale" else gamma)
+    # scikit-learn takes a width of 0: a constant kernel.
+    named: Any = named_kernel(kernel, np.float64(max(width, 1e-300)), np.float64(coef0), int(degree))
+    return KernelValues(kernel, {field.name: getattr(named, field.name) for field in dataclasses.fields(named)}, named)
 
 
 class Samples(NamedTuple):

@@ -377,29 +377,22 @@ def _validated(
     seed: int,
     stop: Interruption,
 ) -> CrossValidation:
-    """Solve each fold, and score it on its held-out samples."""
+    """Solve each fold, and score it on its held-out samples: one operator serves all, unless it has landmarks."""
     # Before a stopped product keeps all cores.
     labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
-    fits = fits_of_folds(problem, values, masks, options, seed, stop)
+    parts, fits = [problem.weighted(fold.train.astype(float)) for fold in masks], []
+    if getattr(problem.gram, "landmarks", None) is None:
+        fits = solve_together(parts, values, options, stop)
+    else:
+        keys = jax.random.split(jax.random.key(seed), len(parts))
+        for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
+            gram = of_whole(partial(landmarks_among, allowed=part.present, key=drawn), problem.gram)
+            fits += solve_together([part.on(gram)], values, options, stop)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, masks, strict=True)])
     number_of = np.full(len(labels), -1)
     for number, fold in enumerate(masks):
         number_of[fold.test] = number
     return CrossValidation(values, scores, number_of, stacked(fits))
-
-
-def fits_of_folds(
-    problem: Parametric, values: np.ndarray, masks: list[Fold], options: PathOptions, seed: int, stop: Interruption
-) -> list[Fit]:
-    """Solve the problem of each fold at all values: one operator serves all, except where landmarks are chosen anew."""
-    parts = [problem.weighted(fold.train.astype(float)) for fold in masks]
-    if getattr(problem.gram, "landmarks", None) is None:
-        return solve_together(parts, values, options, stop)
-    keys, fits = jax.random.split(jax.random.key(seed), len(parts)), []
-    for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
-        gram = of_whole(partial(landmarks_among, allowed=part.present, key=drawn), problem.gram)
-        fits += solve_together([part.on(gram)], values, options, stop)
-    return fits
 
 
 def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray, score: str) -> np.ndarray:
