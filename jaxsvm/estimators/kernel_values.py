@@ -30,7 +30,7 @@ from jaxsvm.kernels.distances import NEAR, furthest
 from jaxsvm.kernels.width import gamma_scale
 from jaxsvm.loop.many import BoxData, is_indefinite, padded_size, prefers_features
 from jaxsvm.loop.measured import MEASURED as LOOP
-from jaxsvm.models.description import named_kernel
+from jaxsvm.models.libsvm import named_kernel
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.runtime.arrays import require_own_process
