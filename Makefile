@@ -1,6 +1,7 @@
 # Every target sets itself up: nothing but make and Python >= 3.11 is needed.
 #   make demo          a tour that ends with a picture
-#   make test          the tests (make test-slow: the long ones; make test-all: both; make test-core: whether a JAX works)
+#   make test          the tests, each property once (make test-rest: the others; make test-slow: the long ones;
+#                      make test-all: all of them; make test-core: whether a JAX works)
 #   make lint types    what CI checks besides
 #   make notebooks     runs all notebooks, and keeps what they show beside them
 #   make docs          the site, in build/site
@@ -21,10 +22,10 @@ installed = $(VENV)/.installed-$(1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-core test-slow lint types notebooks docs format clean
+.PHONY: help demo test test-all test-core test-rest test-slow lint types notebooks docs format clean
 
 help:
-	@sed -n '2,7s/^# *//p' Makefile
+	@sed -n '2,8s/^# *//p' Makefile
 
 demo: $(call installed,demo)
 	$(BIN)/python examples/demo.py
@@ -35,12 +36,15 @@ test: $(call installed,test)
 # In 32 bits, as users have them. Another version of JAX: make test-core VENV=/tmp/oldest REQUIRE='jax==0.9.2 jaxlib==0.9.2'
 CORE := tests/test_core.py tests/test_precision.py tests/test_derivatives_float32.py
 test-core: $(call installed,core)
-	JAXSVM_TEST_X64=0 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(CORE)
+	JAXSVM_TEST_X64=0 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow' $(CORE)
+
+test-rest: $(call installed,test)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'thorough and not slow'
 
 test-slow: $(call installed,test)
 	$(BIN)/python -m pytest -q -m slow
 
-test-all: test test-slow
+test-all: test test-rest test-slow
 
 lint: $(call installed,test)
 	$(BIN)/ruff check .

@@ -78,6 +78,7 @@ def test_the_bias_that_is_returned_is_the_one_that_is_certified(C, copies):
         honest(adversarial.run(named("a free bias", matrix, y, C, "smo", spec=spec, bias="free")))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("n", "features"),
     [(4, 1), (8, 2)],
@@ -142,6 +143,7 @@ def near_duplicates(dtype, offset, held, kind):
 FAR = pytest.mark.parametrize(("dtype", "offset"), [("float32", 1e2), ("float32", 1e3), ("float64", 1e8)])
 
 
+@pytest.mark.thorough
 @FAR
 @pytest.mark.parametrize("held", ["dense", "tiled"])
 @pytest.mark.parametrize("kind", ["hinge", "squared"])

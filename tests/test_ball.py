@@ -32,6 +32,7 @@ def solved(problem, tol=1e-3):
     return jaxsvm.fit(problem, FrankWolfe(tol=tol))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("storage", ["dense", "tiled", "CSR", "tiled CSR"])
 @pytest.mark.parametrize("place", FAR)
 def test_a_ball_far_from_the_origin_is_that_of_its_points(place, storage):
@@ -101,6 +102,7 @@ def test_a_subset_is_no_coreset_because_a_solver_left_it():
     assert jaxsvm.is_coreset(whole, [0, 1], 1e-2)
 
 
+@pytest.mark.thorough
 def test_points_that_differ_where_all_kernel_values_are_one_have_no_known_radius():
     """Adversarial problem 1141: RBF values round to 1 before points are one."""
     x = np.full((6, 20), 74.0, np.float32)
@@ -113,6 +115,7 @@ def test_points_that_differ_where_all_kernel_values_are_one_have_no_known_radius
         assert fit.status.name != "CONVERGED" and not float(fit.certificate.relative_gap) < 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", [[[1e4, 0], [1, 0], [1.0001, 0]], [[1e8, 0], [0, 0], [1e-3, 0]]])
 @pytest.mark.parametrize("held", ["dense", "CSR", "rank"])
 def test_absent_points_move_nothing(rows, held):
@@ -127,6 +130,7 @@ def test_absent_points_move_nothing(rows, held):
     assert fit.status.name == "CONVERGED" or held != "dense"
 
 
+@pytest.mark.thorough
 def test_points_that_are_one_have_a_radius_of_zero():
     kernels = (Linear(), RBF(1.0), Polynomial(2), Linear() + RBF(0.5))
     one, five, far = np.full((1, 3), 0.1), np.full((5, 3), 0.1), np.full((5, 3), 1e8 + 0.1)
@@ -151,6 +155,7 @@ SIMPLEX = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SIMPLEX)
 def test_ball_of_points(name):
     x, _ = data()

@@ -90,6 +90,7 @@ def test_second_derivatives():
     np.testing.assert_allclose(jax.jit(jax.hessian(value))(at), expected, rtol=CLOSE, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_the_optimal_value_by_the_envelope_theorem():
     def value(theta, bias):
         return jaxsvm.fit(by_C_and_gamma(theta, bias), SMO(tol=1e-12)).certificate.dual
@@ -100,6 +101,7 @@ def test_the_optimal_value_by_the_envelope_theorem():
         np.testing.assert_allclose(jax.grad(value)(at, bias), expected, rtol=CLOSE)
 
 
+@pytest.mark.thorough
 def test_the_equality_of_a_box_moves_too():
     """A one-class machine: its right-hand side and its bounds are parameters as well."""
     gram = jaxsvm.gram(RBF(0.5), data()[0])
@@ -132,6 +134,7 @@ def test_another_support_is_no_solution():
         implicit.solution(one, np.ones(60, bool))
 
 
+@pytest.mark.thorough
 def test_what_is_unique_moves_where_more_samples_are_between_their_bounds_than_the_kernel_tells_apart():
     """Of an inexact fit: their system has no solution; and of twins, whose coefficients have no one way to move."""
     x, y = data()

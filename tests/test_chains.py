@@ -28,6 +28,7 @@ def test_lanes_answer_for_every_value(lanes):
     judge(path, Cs, kernel_of(gram()), data()[1], 1e-5)
 
 
+@pytest.mark.thorough
 def test_other_values_compile_nothing():
     options = {"tol": 1e-5, "lanes": 4}
     jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), GRID, **options)
@@ -67,6 +68,7 @@ def of_classes(n=N):
     return [jaxsvm.svm_problem(here, y[:n]) for y in three_classes()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"solver": SOLVER}, {"lanes": 2}], ids=["refined", "chain", "lanes"])
 def test_one_class_against_the_rest(options):
     signs, Cs = three_classes(), [10.0, 0.1, 1.0]
@@ -148,6 +150,7 @@ def test_a_path_of_problems_has_an_end():
 # --- whatever the problem
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("small", [16, 1024])
 def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch, small):
     """From 4,097 samples on, where steps do not go along whole rows: the equality has to be that of what is kept."""
@@ -166,6 +169,7 @@ def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch, small)
     jax.clear_caches()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_counters_of_a_chain_are_those_of_all_that_was_solved(monkeypatch, dtype):
     """Of reduced problems too; in float32 they end at gaps near its rounding, as the whole ones do."""

@@ -372,6 +372,7 @@ def test_labels_with_commas_are_quoted(points, tmp_path):
     assert load(written, label="label").y.tolist() == report["labels"]
 
 
+@pytest.mark.thorough
 def test_a_svmlight_file_whose_indices_start_elsewhere(tmp_path):
     """0.96 became 0.50."""
     rng = np.random.default_rng(0)
@@ -654,6 +655,7 @@ def test_a_reader_that_has_read_enough_is_no_failure():
         os.close(writer)
 
 
+@pytest.mark.thorough
 def test_predictions_into_head(data, model):
     """Far more lines than a pipe holds."""
     many, lines = model.parent / "many.csv", data.read_text().splitlines()
@@ -716,6 +718,7 @@ def test_cache(monkeypatch, tmp_path, unset, environment, expected):
     assert settings.get("jax_compilation_cache_dir") == (None if expected is None else expected.format(tmp_path))
 
 
+@pytest.mark.thorough
 def test_as_a_process(data, tmp_path):
     cache = {"JAXSVM_CACHE": str(tmp_path / "cache")}
     done = process("fit", data, "--scale", "standardise", "--json", env=cache, cwd=tmp_path, stdout=subprocess.PIPE)

@@ -315,6 +315,7 @@ def test_a_coreset_is_trained_on_with_its_weights(uneven, tmp_path, scale):
     assert found["accuracy"] > 0.7 and "coreset" in refusal(*options, "--nu", 0.2)
 
 
+@pytest.mark.thorough
 def test_a_grid_of_gamma(uneven, tmp_path):
     file, out = uneven[0], tmp_path / "model.npz"
     options = ["path", file, "--C", "0.1,1", "--folds", 3]
@@ -404,6 +405,7 @@ def test_probabilities_of_several_classes_at_the_chosen_C(tmp_path):
     assert "--probability" in refusal("fit", file, "--loss", "one_class", "--probability")
 
 
+@pytest.mark.thorough
 def test_nu(uneven, tmp_path):
     file, x, y = uneven
     out = tmp_path / "model.npz"

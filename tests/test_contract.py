@@ -286,6 +286,7 @@ JUDGED = ("pairs", "core vectors", "newton", "smo", "sdca", "interior point", "s
 """Their certificates in float32 have a stricter judge in `test_adversarial.py`."""
 
 
+@pytest.mark.thorough
 @each({name: case._replace(slow=case.slow or name in JUDGED) for name, case in SOLVERS.items()})
 def test_float32_stays_float32(name):
     case = SOLVERS[name]
@@ -332,6 +333,7 @@ def test_the_step_cap_is_exact(name):
             jaxsvm.check(fit)
 
 
+@pytest.mark.thorough
 @every_solver
 def test_other_values_compile_nothing(name):
     """Of the problem, the kernel, the tolerance, the cap and the key: neither for the host nor in a user's jit."""
@@ -359,6 +361,7 @@ def test_other_values_compile_nothing(name):
     assert len(traced) == before
 
 
+@pytest.mark.thorough
 @every_solver
 def test_lowers_for_every_platform(name):
     case = SOLVERS[name]

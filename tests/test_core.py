@@ -336,6 +336,7 @@ MAPPED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MAPPED)
 def test_inside_a_shard_map_with_its_checks(name):
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -348,6 +349,7 @@ def test_inside_a_shard_map_with_its_checks(name):
     np.testing.assert_allclose(found, [of(C) for C in CS], rtol=2e-2 if name == "grad" else 2e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spec", [(), ("i",)])
 def test_points_on_a_mesh_with_explicit_axes(spec):
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))

@@ -52,6 +52,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("seed", "mode", "weighted", "k", "C"), CASES)
 def test_bounds_dominate_exact_sensitivities(seed, mode, weighted, k, C):
     x, y, u = problem(seed, mode=mode, weighted=weighted)
@@ -268,6 +269,7 @@ def test_few_points_a_feature_are_chosen_by_their_machine():
     assert np.mean(ours) < min(np.mean(uniform), np.mean(one)), (np.mean(ours), np.mean(uniform), np.mean(one))
 
 
+@pytest.mark.thorough
 def test_coresets_say_what_they_are():
     """Drawn unless asked otherwise, at any size; both classes in them; a word where few points cannot do."""
     x, y, _ = problem(19, n=400, d=6)

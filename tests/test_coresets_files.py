@@ -84,6 +84,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.thorough
 def test_rows_are_drawn_alike_wherever_they_lie(tmp_path, many_rows):
     """Of more rows than are fetched some are drawn by their bounds: in files, in memory, on a mesh, on a cluster."""
     x, y = data(1200)
@@ -110,6 +111,7 @@ def test_rows_are_drawn_alike_wherever_they_lie(tmp_path, many_rows):
     assert np.mean(excess) < 0.02
 
 
+@pytest.mark.thorough
 def test_a_point_that_can_dominate_is_among_the_rows_drawn(many_rows):
     x, y = data(1200)
     x[7] = [1e4, -1e4]

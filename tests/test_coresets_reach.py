@@ -18,6 +18,7 @@ def points(n, seed=0, d=2):
     return rng.normal(size=(n, d)) + y[:, None], y
 
 
+@pytest.mark.thorough
 def test_a_kernel_coreset_trains_a_machine_nearly_as_good(tmp_path):
     x, y = points(500)
     kernel, C = RBF(0.5), 1.0

@@ -31,6 +31,7 @@ def run(x, y, cuts, stream=STREAM, key=0):
     return state
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chunks", [1, 2, 3, 7, 8, 17])
 @pytest.mark.parametrize("tail", [0, 13])
 def test_any_number_of_chunks(chunks, tail):
@@ -66,6 +67,7 @@ def test_the_state_is_bounded_and_updates_leave_it_alone():
     assert state.filled == before[1]
 
 
+@pytest.mark.thorough
 def test_weights_are_unbiased_or_calibrated():
     x, y = points(48 * 3)
     plain = dataclasses.replace(STREAM, sampler="systematic")
@@ -76,6 +78,7 @@ def test_weights_are_unbiased_or_calibrated():
         np.testing.assert_allclose(small.weight[small.y == sign].sum(), (y == sign).sum(), rtol=0.02)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", ["margin", "label", "none"])
 def test_streams_in_any_order_keep_the_weights_of_classes(order):
     """Sorted streams have chunks whose losses rest on few points: weights were inflated by a third there."""

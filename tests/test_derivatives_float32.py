@@ -165,6 +165,7 @@ def test_coefficients_that_are_too_coarse_have_no_derivative_but_margins_do():
         assert np.isfinite(of(lambda fit: fit.margins @ v[:40]))
 
 
+@pytest.mark.thorough
 def test_a_fit_without_sets_has_no_derivative():
     """A point that no active set stands on: sixteen corrections of a wrong one do not end, or end at the right one."""
     case = (1e3, "hinge", "rbf", "regularized")

@@ -40,6 +40,7 @@ def as_for_many_rows(monkeypatch):
     monkeypatch.setattr(descent, "MEASURED", small)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "epsilon_insensitive"])
 @pytest.mark.parametrize("bias", ["regularized", "free", "none"])
 @pytest.mark.parametrize("many", [False, True])
@@ -93,6 +94,7 @@ def test_sums_over_chunks_of_any_size_count_all_rows(tmp_path, monkeypatch):
     assert rough.status.name == "CONVERGED" and rough.certificate.primal < 4000
 
 
+@pytest.mark.thorough
 def test_every_place_has_the_same_answer(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SIZES", dataclasses.replace(files.SIZES, bytes_per_block=8 * 3 * 128))
     as_for_many_rows(monkeypatch)
@@ -114,6 +116,7 @@ def test_every_place_has_the_same_answer(tmp_path, monkeypatch):
             assert set(got.status.name.ravel() if got.status.shape else [got.status.name]) == {"CONVERGED"}
 
 
+@pytest.mark.thorough
 def test_a_join_is_a_design():
     join = join_of(PATH, n=24)
     rows = relational.design(join)
@@ -137,6 +140,7 @@ def test_several_classes_targets_and_values_of_C_share_the_passes():
     np.testing.assert_allclose(targets.predict(x), f, atol=0.15)
 
 
+@pytest.mark.thorough
 def test_folds_of_several_classes_and_of_targets_are_fits_of_the_other_rows():
     rng = np.random.default_rng(3)
     x = rng.normal(size=(240, 3))
@@ -186,6 +190,7 @@ def test_linear_svc_takes_rows_that_lie_anywhere(tmp_path):
         jaxsvm.tune(RBF(1.0), rows, None, folds=3)
 
 
+@pytest.mark.thorough
 def test_a_fit_is_a_model_that_is_kept(tmp_path):
     x, y, f = data(300)
     plain, names = designs.from_arrays(x, y), np.where(y > 0, "yes", "no")
@@ -330,6 +335,7 @@ def test_partitions_that_cannot_be_used_are_refused_by_name():
     assert "--" not in str(refused.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "epsilon_insensitive"])
 @pytest.mark.parametrize("bias", ["regularized", "free"])
 def test_bounds_hold_where_numbers_are_extreme(loss, bias):
@@ -391,6 +397,7 @@ class Mine:
         return designs.Chunk(*map(np.concatenate, zip(*kept, strict=True)), np.int64(0))
 
 
+@pytest.mark.thorough
 def test_a_design_of_a_user_and_features_of_features():
     x, y, _ = data(120)
     wanted, got = (
@@ -462,6 +469,7 @@ def test_a_heavy_class_does_not_cancel_the_other_one():
     assert D <= 2e-17 * 4 * (1 + 1e-9)  # w = 0 and b = 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("weight", "scale", "C"), [(9e23, 1.0, 0.7), (1.0, 5e11, 0.003)])
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_the_primal_value_holds_under_the_rounding_of_margins(loss, weight, scale, C):

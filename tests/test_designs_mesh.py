@@ -55,6 +55,7 @@ def environment(**more):
     return os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": cache} | more
 
 
+@pytest.mark.thorough
 def test_eight_devices_give_the_answer_of_one(tmp_path):
     flags = environment(XLA_FLAGS="--xla_force_host_platform_device_count=8")
     subprocess.run([sys.executable, "-c", START + EIGHT], check=True, env=flags, cwd=tmp_path, timeout=600)
@@ -89,6 +90,7 @@ def test_two_processes_give_the_answer_of_one(tmp_path, cut):
         np.testing.assert_allclose(np.load(tmp_path / f"found{process}.npz")["coef"], one, atol=1e-9)
 
 
+@pytest.mark.thorough
 def test_two_processes_stop_together(tmp_path):
     for process in _two(tmp_path, 5000, limit=4):  # one of them decides
         _, errors = process.communicate(timeout=600)

@@ -71,6 +71,7 @@ def test_arguments_of_an_epsilon_path():
         path.at(1e6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("build", "solver"), [(hinge, SMO(tol=1e-8)), (svm, FrankWolfe(tol=1e-8))], ids=["hinge", "squared hinge"]
 )
@@ -96,6 +97,7 @@ def test_a_screened_solver_goes_on_with_fewer_samples(monkeypatch):
     assert max(sizes) <= 32
 
 
+@pytest.mark.thorough
 def test_a_screened_solver_keeps_its_polish():
     """Without it: 1,095,250 steps, where the solver itself takes 52,250."""
     rng = np.random.default_rng(0)

@@ -185,6 +185,7 @@ def rbf_of_differences(x, z, gamma):
     return np.exp(-gamma * ((x.astype(float)[:, None] - z.astype(float)) ** 2).sum(axis=2))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("machine", [*CLASSIFIERS, estimators.SVR(), estimators.OneClassSVM()], ids=str)
 def test_a_decision_that_overflows_is_refused_and_no_label(machine):
     huge = np.vstack([X[:2], np.full((1, 4), 1e200) * [1, -1, 1, -1], X[:2]])
@@ -226,6 +227,7 @@ def test_an_infinite_c_is_the_hard_margin(kernel):
     assert values.min() == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_an_infinite_c_without_a_hard_margin_warns():
     with pytest.warns(ConvergenceWarning, match="C is infinite, and a coefficient reaches the bound"):
         assert estimators.SVC(C=np.inf).fit(np.vstack([X, X]), np.append(Y, 1 - Y)).fit_status_ == 1
@@ -280,6 +282,7 @@ def fit_and_tell(connection, what):
         connection.send(str(error))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes are not forked here")
 @pytest.mark.filterwarnings("ignore:.*fork.*")
 @pytest.mark.parametrize("what", COMPUTE)

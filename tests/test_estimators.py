@@ -364,6 +364,7 @@ def test_no_indefinite_kernel_of_many_samples_is_certified(name, machine):
     assert machine != "SVCPath" or np.isinf(fitted.largest_gap_).all() or name.startswith(("pre", "call"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [200, 1100])
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
 def test_one_huge_entry_rounds_no_other_point(n, kernel):
@@ -592,6 +593,7 @@ def test_a_path_of_linear_machines_of_few_features():
     np.testing.assert_allclose(path.decision_function(x), alone.decision_function(x), atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", ["linear", "rbf", "poly"])
 def test_decisions_on_float32_points_are_those_of_the_certificate(kernel):
     """At C = 1e4 rounding of kernel values was .6 of a margin: the decisions' primal, 7 % above the proof's."""
@@ -647,6 +649,7 @@ def test_a_verbose_estimator_says_how_each_problem_ended(name, capsys):
     assert not capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_machines_of_several_classes_take_any_solver():
     """By pairs and against the rest, the papers' solvers find what the chosen ones find; a wrong one is refused."""
     kernel = {"loss": "squared_hinge", "bias": "regularized"}

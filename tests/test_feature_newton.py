@@ -33,6 +33,7 @@ def problem(dtype="float64", d=2, gamma=0.1, **options):
     return jaxsvm.svm_problem(jaxsvm.gram(RBF(gamma=gamma), x.astype(dtype), store=True), y, **options)
 
 
+@pytest.mark.thorough
 def test_features_leave_a_positive_semidefinite_rest_of_the_trace_that_was_asked_for():
     here = problem()
     Z = np.asarray(features(here, 1000.0, KEY))
@@ -49,6 +50,7 @@ def test_no_features_where_a_narrow_kernel_or_few_samples_have_none():
     assert features(jaxsvm.svm_problem(few, samples()[1][:100]), 1.0, KEY) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", [None, jaxsvm.screening.intersection_test])
 def test_a_linear_kernel_has_its_features_at_any_C(rule):
     """A rest that is small beside 1 / C left no features at all, and pair steps by the thousand."""
@@ -61,6 +63,7 @@ def test_a_linear_kernel_has_its_features_at_any_C(rule):
     assert int(np.asarray(path.steps).sum()) < 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_take_a_few_systems_each(dtype):
     x, y = samples()
@@ -105,6 +108,7 @@ def test_ctrl_c_ends_it_with_the_point_that_it_has():
     assert point.steps < 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_fit_at_a_large_C_takes_a_few_steps(dtype):
     x, y = samples()
@@ -121,6 +125,7 @@ def test_a_fit_at_a_large_C_takes_a_few_steps(dtype):
     assert easy.solvers == ("FrankWolfe",)
 
 
+@pytest.mark.thorough
 def test_a_fit_goes_on_with_others_where_the_rest_is_too_large(monkeypatch):
     monkeypatch.setattr(reproduced, "MEASURED", dataclasses.replace(MEASURED, largest_rest=np.inf, most_features=64))
     found = jaxsvm.fit(problem(d=5, gamma=0.3, C=3000.0), tol=1e-8)
@@ -128,6 +133,7 @@ def test_a_fit_goes_on_with_others_where_the_rest_is_too_large(monkeypatch):
     assert {"FeatureNewton", "FrankWolfe"} < set(found.solvers)  # pair steps ended by Newton
 
 
+@pytest.mark.thorough
 def test_the_solver_starts_at_weights_and_runs_inside_jit():
     here = problem("float32", C=400.0)
     solver = FeatureNewton(features(here, 400.0, KEY), tol=1e-4)

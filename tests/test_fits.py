@@ -199,6 +199,7 @@ def test_statuses_read_on_the_host():
     assert np.asarray(fit.status).dtype == np.int32
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["path", "ball", "tiled", "low rank"])
 def test_the_rest_lowers_for_every_platform(what):
     def compute(x, y, C):
@@ -278,6 +279,7 @@ def test_where_nothing_was_proved_the_widest_column_is_named_first():
     assert not fit.certificate.relative_gap < 1
 
 
+@pytest.mark.thorough
 def test_a_fit_that_proves_nothing_ends_long_before_its_cap():
     """Of 10 million steps: pair steps on a column of 1e8 gain nothing. A solver that never stalls takes all it may."""
     x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32) * np.float32([1, 1e8, 1])

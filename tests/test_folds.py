@@ -203,6 +203,7 @@ def test_tune_deals_as_cross_validation_does():
         jaxsvm.tune(RBF(0.5), x, y, folds=[(np.arange(40), [])])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("kernel", [RBF(0.5), Polynomial(2, 0.5, 1.0)])
 def test_landmarks_come_from_the_training_part(kernel, sparse):
@@ -261,6 +262,7 @@ def test_one_rule_for_the_right_side(xp):
     np.testing.assert_array_equal(is_right(xp.asarray(y * values), xp.asarray(y)), predicted == y)
 
 
+@pytest.mark.thorough
 def test_zero_is_positive_in_the_error_of_tuning():
     x_new, y_new = np.zeros((4, 1)), np.array([1.0, 1.0, 1.0, -1.0])
     x, y = np.array([[-1.0], [1.0]]), np.array([-1.0, 1.0])  # f(0) = 0

@@ -282,6 +282,7 @@ def test_stop_rules_hold_where_they_say_so(stop, tol):
         assert float(oracle.relative_gap_direct(np.asarray(gram().K), data()[1], 20.0, alpha)) <= tol
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("variant", ["classic", "away"])
 def test_no_step_goes_onto_an_absent_sample(variant, dtype):

@@ -88,6 +88,7 @@ def test_every_method_against_numpy(name, storage, sparse):
         close(value, want)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("storage", STORAGE)
 def test_float32_and_python_indices(storage, sparse):

@@ -332,6 +332,7 @@ def test_the_optimal_value_and_its_derivatives(outside, order):
     np.testing.assert_allclose(jax.jit(jax.hessian(value))(at), exact, rtol=1e-7)
 
 
+@pytest.mark.thorough
 def test_the_gradient_of_the_optimal_value_solves_nothing():
     known = implicit.solution(svm(RBF(0.5), 30.0))
     text = str(jax.make_jaxpr(jax.grad(lambda C: implicit.value(svm(RBF(0.5), C), known)))(30.0))
@@ -340,6 +341,7 @@ def test_the_gradient_of_the_optimal_value_solves_nothing():
     assert "cholesky" not in text
 
 
+@pytest.mark.thorough
 def test_a_kink_is_flagged():
     """A sample on the margin without weight: moved until it stands there, it has two one-sided derivatives."""
     x, y, _ = data()
@@ -398,6 +400,7 @@ def test_a_fit_without_an_answer_has_no_derivative():
     assert np.isnan(jax.jit(gradient)(-1.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bias", ["regularized", "free"])
 def test_a_traced_fit_of_few_features_has_derivatives(bias):
     """Its sets may circle, whatever solver it was solved by: they are then found anew. Three of thirty were NaN."""

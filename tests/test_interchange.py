@@ -164,6 +164,7 @@ def interchange_model(name):
     return jaxsvm.compact(jaxsvm.fit(problem), problem, classes=(0, 1))
 
 
+@pytest.mark.thorough
 def test_a_model_that_knows_its_columns_holds_frames_to_them():
     frame = pytest.importorskip("pandas").DataFrame(NEW, columns=["u", "v", "w"])
     for scaling in (None, Scaling.standardise(X)):

@@ -45,6 +45,7 @@ def judged(x, y, fit, C, bias="none", weight=None):
     return primal, dual
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("name", ["C1e6-noisy-linear", "C1e6-noisy-poly"])
 def test_hard_cases(name, bias):
@@ -179,6 +180,7 @@ def few(n, d, classes="overlap"):
     return x.astype(np.float32), y
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("bias", "classes", "held"),
     [("free", "overlap", "dense"), ("free", "apart", "CSR"), ("none", "overlap", "CSR"), ("none", "apart", "dense")],
@@ -198,6 +200,7 @@ def test_float32_at_any_C_where_features_are_few(bias, classes, held):
         assert primal <= float(fit.certificate.primal) * (1 + 1e-6)
 
 
+@pytest.mark.thorough
 def test_a_known_w_ends_what_rounded_variables_do_not():
     """float64 too: on degenerate data variables lose their digits to 1 / D, where w keeps them."""
     x, y = few(700, 12, "apart")
@@ -208,6 +211,7 @@ def test_a_known_w_ends_what_rounded_variables_do_not():
     assert len(fit.support) <= len(np.flatnonzero(np.asarray(fit.alpha))) + 13
 
 
+@pytest.mark.thorough
 def test_sets_hand_over_to_systems_of_few_features():
     x, y = few(1200, 100)
     gram = jaxsvm.gram(Linear(), x)

@@ -111,6 +111,7 @@ def trials(kind, count, limit):
     return took
 
 
+@pytest.mark.thorough
 def test_two_of_them_end_a_loop_of_calls_and_one_where_that_is_asked_for():
     """Of fits, paths, folds and machines of classes: real signals, and the calls never end by themselves."""
     command = [sys.executable, str(HERE / "interrupted.py"), "loops"]
@@ -235,6 +236,7 @@ def test_a_machine_of_nu_stops_between_bursts(monkeypatch):
         assert NuSVC(nu=0.5, tol=1e-6).fit(x, y).n_iter_ == 16
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [60, 1100])
 def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     """On all samples at once and by working sets, in the thread of a pair of classes too; pieces find the same."""
@@ -375,6 +377,7 @@ def press(monkeypatch, when):
     monkeypatch.setattr(bursts, "_burst", pressed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["fit", "chain", "path", "tune"])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_callback_that_raises_ends_every_driver_alike(kind):
@@ -542,6 +545,7 @@ def no_time_for_products(monkeypatch):
     monkeypatch.setattr(bursts, "MEASURED", measured)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", LOOSE)
 @pytest.mark.parametrize("x64", [True, False])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")

@@ -14,6 +14,7 @@ OFTEN = ["hinge"]
 RARER = [pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS if name not in OFTEN]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*OFTEN, *RARER])
 def test_a_thousand_lanes_return(name):
     """Three batched calls of LAPACK in one program never did (jax 0.10): hence a process that can be ended."""

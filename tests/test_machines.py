@@ -80,6 +80,7 @@ def test_lanes_of_lanes():
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BUILDERS)
 def test_the_gradient_by_features(name):
     """Of a loss on decision values of new points, against central differences."""

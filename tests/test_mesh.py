@@ -34,6 +34,7 @@ def test_on_eight_devices(name):
     assert process.returncode == 0 and "fine" in output, errors[-3000:]
 
 
+@pytest.mark.thorough
 def test_of_two_processes_one_dies():
     """They agree with one device, and the other ends soon after, with an error that says so."""
     with socket.socket() as free:

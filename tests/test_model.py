@@ -76,6 +76,7 @@ BASES = {
 # --- values
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BASES)
 def test_fit_model_and_numpy_agree_on_dense_and_sparse_points(name):
     options = BASES[name]
@@ -150,6 +151,7 @@ def test_far_points_in_float32(tmp_path):
         np.testing.assert_allclose(jaxsvm.decision_function(same, new), want, atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sparse", [False, True])
 def test_prediction_rounds_as_training_does(sparse, tmp_path):
     """With neighbours at a scale of 1e3 and C = 1e3, 15 of 40 training labels turned."""
@@ -628,6 +630,7 @@ def test_an_empty_support_predicts_the_bias():
         np.testing.assert_array_equal(jaxsvm.decision_function(model, NEW), np.zeros(13))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("several", [False, True])
 def test_a_fit_computes_kernel_values_of_its_support_alone(several, monkeypatch):
     """All rows were computed: for 51 support vectors of 50,000 samples 6 s of CPU instead of .02."""

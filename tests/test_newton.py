@@ -42,6 +42,7 @@ def bounded(fit, optimum, rel=1e-7):
 # --- kernel space ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("separable", [False, True])
 def test_reaches_the_gap_for_every_C(name, separable):
@@ -60,6 +61,7 @@ def a_third(values):
     return [value if i % 3 == 0 else pytest.param(value, marks=pytest.mark.slow) for i, value in enumerate(values)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", a_third([case for case in hard_cases() if case.n < 1000]), ids=lambda case: case.name)
 def test_hard_cases(case):
     truth = oracle.solve_svm(case.K, case.y, case.C)
@@ -106,6 +108,7 @@ def test_conjugate_gradients_agree_with_the_factor(bias, C):
 # --- compiled --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_float32_says_where_its_floor_is():
     x, y = data()
     for kernel in (RBF(gamma=0.5), Linear()):
@@ -134,6 +137,7 @@ def test_not_finite_not_psd_and_the_step_cap():
     assert int(fit.steps) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -221,6 +225,7 @@ def test_free_bias_against_scipy_and_its_certificate():
     assert at == pytest.approx(float(answer.certificate.primal), rel=1e-9) == float(certificate.primal)
 
 
+@pytest.mark.thorough
 def test_free_bias_of_shifted_and_of_imbalanced_data():
     x, y = data()
     far = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Linear(), x + 30.0), y, 1.0, bias="free"), SOLVER)

@@ -83,6 +83,7 @@ def test_the_source_archive_holds_all_that_is_tracked():
     assert there - of_hatch == set(PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
 
 
+@pytest.mark.thorough
 def test_public_names_are_found_where_they_are_looked_for():
     """In a new process: others have imported what stands here already."""
     code = """

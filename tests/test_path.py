@@ -157,6 +157,7 @@ def test_a_call_repeats_to_the_bit():
 # --- working sets
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_cuts_shrink_and_the_answers_hold(working_sets, dtype):
     y = data(noise=0.02)[1]
@@ -167,6 +168,7 @@ def test_cuts_shrink_and_the_answers_hold(working_sets, dtype):
     judge(path, GRID, kernel_of(here), y, 1e-4)
 
 
+@pytest.mark.thorough
 def test_samples_left_out_come_back(working_sets, monkeypatch):
     """Without a margin a working set holds the support alone, of a smaller C: what enters later is exchanged for."""
     measured = dataclasses.replace(anchors.MEASURED, margin_of_candidates=0.0)
@@ -235,6 +237,7 @@ def test_cuts_happen_by_themselves(solves):
 # --- agreement with single fits, chains and the traced form
 
 
+@pytest.mark.thorough
 def test_agrees_with_single_fits_chains_and_the_traced_form():
     tol, Cs = 1e-5, jnp.asarray(GRID)
     y = data()[1]
@@ -664,6 +667,7 @@ def test_a_combination_of_equal_points_is_that_point():
     np.testing.assert_allclose(np.asarray(margins) / f, np.asarray(found) / x)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("Cs", [[100.0], [1.0, 50.0, 200.0, 1000.0]])
 def test_steep_values_of_many_samples_are_solved_by_sets(monkeypatch, Cs):
     """Also where the first value is one, and where what float32 claimed on the way has to be finished."""

@@ -26,6 +26,7 @@ def test_coefficients_on_breast_cancer(C, weighted):
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * max(1, np.abs(theirs).max()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["svr", "one class", "nu"])
 def test_machines_of_libsvm_are_problems_of_the_library(kind):
     """`svr_problem`, `one_class_problem` and `nu_problem` are scikit-learn's, weights included."""

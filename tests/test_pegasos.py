@@ -213,6 +213,7 @@ def test_steps_and_evaluations_are_counted():
     assert int(walk(problem("csr"), solver)[2].counters.evaluations[1]) == STEPS
 
 
+@pytest.mark.thorough
 def test_a_start_is_kept_whatever_the_steps():
     """Those of `1 / (lam t)` too, whose first one would erase it: a start stands for as many as its gap is worth."""
     exact = jaxsvm.fit(problem(), jaxsvm.SMO(tol=1e-8))

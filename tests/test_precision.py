@@ -97,6 +97,7 @@ def test_four_points_with_a_free_bias_at_large_C(C):  # noqa: N802
     assert judged(exact @ exact.T, y, C, fit) <= 1.1e-4
 
 
+@pytest.mark.thorough
 def test_sorted_sparse_rows_are_summed_as_well_as_any():
     """A long scatter-add lost 1.6e-4 at n = 20,000 beside a certificate of 9.6e-5."""
     sparse = pytest.importorskip("scipy.sparse")
@@ -119,6 +120,7 @@ def test_sorted_sparse_rows_are_summed_as_well_as_any():
     assert float(fit.certificate.relative_gap) == pytest.approx((primal - dual) / dual, rel=0.1, abs=1e-7)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("C", [1.0, 1e4])
 def test_a_hinge_fit_goes_as_far_as_its_numbers_allow(C):
     """Below the floor of float32 coefficients a longer w is certified beside the same dual point."""
@@ -156,6 +158,7 @@ def test_a_linear_hinge_fit_takes_back_what_rounding_did(solver, bias):
     assert ((np.asarray(fit.dual_coef) != 0) & (a == 0)).sum() <= 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rank", [None, 4])
 @pytest.mark.parametrize(("offset", "C"), [(0.0, 1e6), (10.0, 1e5)])
 def test_decision_values_are_those_that_were_certified(offset, C, rank):
@@ -179,6 +182,7 @@ def test_decision_values_are_those_that_were_certified(offset, C, rank):
         np.testing.assert_allclose(slope, x.astype(float).T @ np.asarray(fit.dual_coef, float), rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("C", [1.0, 1e4])
 @pytest.mark.parametrize("bias", ["free", "regularized"])
 def test_a_solution_on_its_support_is_certified_as_it_is_returned(bias, C):
@@ -250,6 +254,7 @@ def test_an_indefinite_matrix_is_none_for_a_slack_budget_either():
         jaxsvm.fit(problem, jaxsvm.StochasticBatchPerceptron(steps=2000, batch=2, tol=1e-4))
 
 
+@pytest.mark.thorough
 def test_a_large_matrix_that_nobody_vouches_for_is_looked_into_with_x64_off():
     """Lanczos products in float64 with the flag off; parts of a kernel's own matrix are vouched for."""
     x, y = clouds(2100, 4)
@@ -271,6 +276,7 @@ def test_a_path_over_an_indefinite_kernel_is_not_converged():
     assert list(path.status.name) == ["NOT_PSD"] * 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bias", ["none", "regularized", "free"])
 def test_a_chain_of_hinge_fits_over_an_indefinite_matrix_is_not_converged(bias):
     """Adversarial problem 469: of 9,972 in float32 the folds and paths of such matrices alone were false."""
@@ -325,6 +331,7 @@ def test_a_point_that_proves_nothing_has_the_scale_of_its_alpha():
     np.testing.assert_allclose(answer.R * beta.sum() ** 2, beta @ problem.matvec(beta), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_what_rounded_kernel_values_move_is_said():
     """Their optimum is certified, and differs from that of exact values by more than the gap."""
     rng = np.random.default_rng(0)
@@ -383,6 +390,7 @@ def test_negative_curvature_of_a_definite_kernel_is_rounding_and_proves_nothing(
     assert fit.status.name == "STALLED" and np.isinf(fit.certificate).all()
 
 
+@pytest.mark.thorough
 def test_a_fit_that_stalls_is_not_worse_than_no_function_at_all():
     x, y = unscaled()
     with pytest.warns(jaxsvm.ConvergenceWarning, match="scale features"):

@@ -29,6 +29,7 @@ def lower_everywhere(trace):
         assert trace.lower(lowering_platforms=(platform,)).as_text().count("\n") > 10, platform
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", traced.OTHERS)
 def test_a_public_function_lowers_for_gpus_and_tpus(name):
     function, arguments = traced.OTHERS[name]

@@ -177,6 +177,7 @@ def test_many_levels_and_few_corners_are_solved_in_a_few_steps():
         assert smooth.status == jaxsvm.Status.CONVERGED
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 @pytest.mark.parametrize("engine", ["rows", "grid", "merge"])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
@@ -315,6 +316,7 @@ def test_the_command(tmp_path):
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_errors_say_what_to_do():
     tables = tables_of(PATH)
     cyclic = {**tables, "T4": {"c": np.arange(3), "a": np.arange(3)}}

@@ -35,6 +35,7 @@ def knapsack(weights, limit, k):
     return join, beta, join.feature_names.index("V.Value")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("shape", "exponent"), [("path", 10), ("star", 18)])
 def test_counting_knapsack_is_answered_by_an_interval(shape, exponent):
     """It holds the truth, and straddles 0 where the count is about k: nobody claims a sign. Far from k it is known."""

@@ -23,6 +23,7 @@ def db():
     return duckdb.connect()
 
 
+@pytest.mark.thorough
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6))
 def test_random_schemas_of_random_types_are_those_of_sql_or_refused_by_name(seed):
@@ -215,6 +216,7 @@ def scored_alike(db, fit, rows):
     return want
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind", ["BOOLEAN", "INTEGER", "HUGEINT", "DECIMAL(5,2)", "DOUBLE", "DATE", "TIMESTAMP", "VARCHAR"]
 )

@@ -132,6 +132,7 @@ def with_steps(solver, steps):
     return dataclasses.replace(solver, **{"steps" if hasattr(solver, "steps") else "max_steps": steps})
 
 
+@pytest.mark.thorough
 @each
 def test_no_answer_is_worse_than_the_start(name):
     """The start is certified first, whoever found it; nor is it left by the huge steps of a fresh run."""

@@ -545,6 +545,7 @@ WIDE = np.array([30.0, 1e-4, 0.7, 1e6, 0.7, 0.05, 1e3, 3.0])
 """Unsorted, repeated, from far below C_min to far beyond the last change."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("screen", SCREENS)
 def test_paths_end_at_the_exact_optimum(screen):
     path = jaxsvm.solve_path(make("hinge", 1.0), WIDE, screen=SCREENS[screen], tol=1e-6)
@@ -566,6 +567,7 @@ def test_a_tiny_tolerance():
     judge(path, Cs, 1e-11)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("loss", "name"), [("hinge", "rbf"), ("squared", "rbf"), ("hinge", "linear")])
 def test_what_safe_rules_leave_out_is_left_out(small_sizes, monkeypatch, loss, name):
     from jaxsvm.path import chains
@@ -585,6 +587,7 @@ def test_what_safe_rules_leave_out_is_left_out(small_sizes, monkeypatch, loss, n
     assert len(seen) == 2  # the reduced solution is the answer
 
 
+@pytest.mark.thorough
 def test_some_samples_keep_the_features_of_all_and_store_no_more_values():
     """Interior points of a linear kernel became pair steps on `K_SS`, and 60,000 of 100,000 points took 14 GB."""
     x, some = samples.data()[0], np.arange(0, N, 3)

@@ -61,6 +61,7 @@ def test_size_classes():
     assert len({size_class(n) for n in range(200, 5001)}) < 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [64, 150])
 def test_a_fit_is_that_of_its_samples_alone(n):
     fit, whole = (jaxsvm.check(jaxsvm.fit(svm(n, store=store), PAIRS)) for store in (None, True))
@@ -73,6 +74,7 @@ def test_a_fit_is_that_of_its_samples_alone(n):
     assert float(fit.certificate.dual) == pytest.approx(float(whole.certificate.dual), rel=1e-9)
 
 
+@pytest.mark.thorough
 def test_a_second_size_of_a_class_compiles_nothing(compiled):
     Cs = np.geomspace(0.1, 10, 5)
 
@@ -123,6 +125,7 @@ def test_traced_weights_of_a_concrete_problem(make):
         np.testing.assert_allclose(diagonal, there.diagonal, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_derivatives_are_those_of_the_samples():
     x, y = data(100)
 

@@ -55,6 +55,7 @@ def at_optimum(nu, bias="none", weighted=False):
 # --- certificates
 
 
+@pytest.mark.thorough
 @every_bias
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_optimal_p_is_certified_as_optimal(bias, weighted):
@@ -234,6 +235,7 @@ def test_any_nu_is_certified_by_default(bias):
     assert levels[0] == pytest.approx(1 / norm, rel=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_nu_that_no_loss_is_as_small_as_has_its_w_inside_the_ball():
     """Inseparable samples: below `L / |w|` of the smallest loss L the level is `nu / L`, of a w shorter than 1."""
     x, y, _ = data()
@@ -294,6 +296,7 @@ def test_weights_whose_products_underflow_are_refused():
         assert not bool(jax.jit(lambda weight, problem=problem: problem.weighted(weight).feasible)(small))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @every_bias
 def test_no_w_is_certified_where_none_is_better(bias, dtype):

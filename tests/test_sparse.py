@@ -76,6 +76,7 @@ def test_no_entries_at_all():
     np.testing.assert_array_equal(points.take(np.array([2, 0])).rows(jnp.arange(2)), np.zeros((2, 4)))
 
 
+@pytest.mark.thorough
 def test_take_keeps_rows_sparse(matrix):
     points = as_points(matrix)
     for index in ([3, 0, 3, 10], [5, 11], [7]):
@@ -129,6 +130,7 @@ def test_dense_points_keep_floats_and_turn_integers_into_floats():
 SHORT = {"float16": jnp.float16, "bfloat16": jnp.bfloat16, "8 bits": jnp.float8_e5m2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SHORT)
 def test_short_floats_are_promoted_to_float32(name, matrix):
     """One rule for points, kernel values and a dtype that is named."""
@@ -223,6 +225,7 @@ def test_a_sum_over_many_rows_keeps_float32s_digits():
     np.testing.assert_allclose(jax.jit(CSR.transposed_dot)(points, np.stack([v, -v], 1)), [[want[0], -want[0]]], 5e-7)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(1, 3), (64, 3), (65, 2), (1000, 5)])
 def test_products_in_blocks_are_those_of_scipy(shape):
     n, d = shape

@@ -78,6 +78,7 @@ def away_from_the_surface(bias="none"):
     return state._replace(a=jnp.asarray(inside), c=c, r2=inside @ c, counters=counters), here
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [1, 8])
 @pytest.mark.parametrize("classes", [False, True])
 def test_5_draws_are_unbiased(size, classes):
@@ -129,6 +130,7 @@ def assert_consistent(state, Q, tolerance, steps):
     assert not state.indefinite.any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("solver", [SINGLE, BATCH, EXACT], ids=["single", "batch", "exact"])
 def test_6_state_is_consistent(solver):
     state, _ = run(solver, 3000)
@@ -155,6 +157,7 @@ def test_6_state_is_consistent_in_float32(steps):
 # --- convergence
 
 
+@pytest.mark.thorough
 def test_9_mean_gap_is_below_its_bound_and_falls():
     """Mean over 30 seeds of f* - f(mean); every one at least -1e-7."""
     steps, gaps = np.array([10, 100, 1000, 10_000]), []
@@ -166,6 +169,7 @@ def test_9_mean_gap_is_below_its_bound_and_falls():
     assert np.polyfit(np.log(steps[1:]), np.log(gaps[1:]), 1)[0] <= -0.4
 
 
+@pytest.mark.thorough
 def test_11_gap_of_the_mean_p_falls_to_zero():
     """`U(pbar) - f(mean) <= 3 r / sqrt(T)` for exact supergradients, and what it encloses is the optimum."""
     _, y, K = data()
@@ -268,6 +272,7 @@ def solve(nu, solver, bias="none"):
     return fit_compiled(problem(nu, bias), solver, jax.random.key(0))
 
 
+@pytest.mark.thorough
 def test_fit_is_certified_and_the_same_compiled():
     """Exact supergradients by the host driver, and compiled for several nu; the bounds hold the optimum."""
     solver = dataclasses.replace(EXACT, tol=2e-2)
@@ -326,6 +331,7 @@ def test_no_slack_on_inseparable_samples_ends_without_a_claim():
     assert np.isfinite(np.asarray(fit.dual_coef)).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bias", ["none", "free"])
 def test_a_batch_of_all_samples_solves_the_problem(bias):
     """What fills a batch up is an eps-supergradient: p on all samples would maximise the mean response, for any nu."""
@@ -375,6 +381,7 @@ def test_a_callback_sees_the_current_w_of_many_samples():
     assert levels[-1] > levels[0]
 
 
+@pytest.mark.thorough
 def test_working_sets_solve_it_in_float32():
     """The default above 2,048 samples: certificates in float64 begin the next hinge problem, whose sums had no bits."""
     x, y, _ = data()

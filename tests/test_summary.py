@@ -44,6 +44,7 @@ SHOWN = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SHOWN)
 def test_it_is_shown_in_a_line(name):
     shown = SHOWN[name]()
@@ -66,6 +67,7 @@ def test_shapes_kernel_and_what_is_stored_are_in_it():
     assert "gram=DenseGram(kernel=RBF(gamma=0.5)" in repr(svm())
 
 
+@pytest.mark.thorough
 def test_statuses_of_lanes_are_counted():
     fits = jaxsvm.fit_many(SHOWN["machines"]())
     assert repr(fits.status) == "Status(1 CONVERGED)" and repr(fits.status[0]) == "Status.CONVERGED"
@@ -77,6 +79,7 @@ def test_statuses_of_lanes_are_counted():
     assert note in repr(scored.best) and end_of("gamma", 2.0, [1, 2, 3]) is None and end_of("C", 2.0, [2, 2]) is None
 
 
+@pytest.mark.thorough
 def test_a_tuned_answer_is_shown_in_a_line():
     tuned = jaxsvm.tune(RBF(0.5), X, Y, folds=3, steps=1)
     text = repr(tuned)

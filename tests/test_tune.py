@@ -33,6 +33,7 @@ def tuned(**options):
     return tune(RBF(np.full(D, 0.2)), x, y, 1.0, validation=validation, steps=40, **options)
 
 
+@pytest.mark.thorough
 def test_length_scales_of_the_features_that_matter_grow():
     found = tuned()
     gamma = np.asarray(found.kernel.gamma)
@@ -118,6 +119,7 @@ def test_parameters_stay_within_bounds_and_zeros_stay():
         assert record.kernel.base.degree == 2
 
 
+@pytest.mark.thorough
 def test_a_precomputed_kernel_has_its_C_tuned():
     x, y, _ = data()
     K = np.asarray(RBF(0.5).matrix(x, x))
@@ -174,6 +176,7 @@ def test_bad_arguments_are_refused(change, message):
         tune(RBF(0.2), x, arguments.pop("y"), arguments.pop("C"), **arguments)
 
 
+@pytest.mark.thorough
 def test_float32_stays_float32():
     x, y, validation = data()
     found = tune(RBF(np.full(D, 0.2)), x.astype(np.float32), y, validation=validation, steps=15)

@@ -124,6 +124,7 @@ def test_a_solver_nobody_can_run_is_refused(drive, make, message):
         drive(make())
 
 
+@pytest.mark.thorough
 @every_driver
 def test_traced_numbers_pass(drive):
     """They have no value yet, and a driver must not ask for one."""

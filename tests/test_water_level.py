@@ -115,6 +115,7 @@ def test_1_golden_values_and_one_sample():
         assert float(one.p[0]) == 1.0
 
 
+@pytest.mark.thorough
 def test_the_derivative_of_a_level_is_its_p():
     for level in (water_level, lambda c, v: water_level_with_bias(c, np.array([1.0, -1.0, 1.0]), v)):
         slopes = jax.grad(lambda c, v, level=level: level(c, v).level, (0, 1))(jnp.array([3.0, 1.0, 2.0]), 1.5)

@@ -26,6 +26,7 @@ def hinge(gram, y):
     return jaxsvm.hinge_problem(gram, y, bias="free")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [squared, hinge])
 def test_a_path_at_each_width_is_that_of_its_own_kernel(make):
     x, y = data(shift=30.0)
@@ -75,6 +76,7 @@ def test_widths_that_cannot_be_used():
             jaxsvm.solve_path(bad, CS, gammas=gammas)
 
 
+@pytest.mark.thorough
 def test_cross_validation_at_widths_is_that_at_each():
     x, y = data()
     problem = hinge(jaxsvm.gram(RBF(1.0), x), y)
@@ -103,6 +105,7 @@ def test_a_picture_of_the_widths():
     assert f"gamma = {found.gamma:.3g}" in axes.get_legend().get_texts()[0].get_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [squared, hinge])
 @pytest.mark.parametrize("C", [0.03, 0.1, 0.5, 7.0, 100.0, 300.0])
 def test_a_fit_between_the_values_of_a_path_is_certified(make, C):
@@ -121,6 +124,7 @@ def test_a_fit_between_near_values_takes_no_step():
     assert sum(int(path.at(C, problem, tol=1e-3).steps) == 0 for C in np.geomspace(0.2, 90, 12)) >= 10
 
 
+@pytest.mark.thorough
 def test_a_fit_between_has_the_derivative_of_its_problem():
     x, y = data(np.float64)
     problem = squared(jaxsvm.gram(RBF(0.5), x), y)

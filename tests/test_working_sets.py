@@ -296,6 +296,7 @@ def test_a_time_limit_holds_over_all_solvers():
     assert fit.status == Status.INTERRUPTED
 
 
+@pytest.mark.thorough
 def test_a_larger_set_goes_on_with_the_rows_and_sums_of_a_smaller_one():
     x, y = points(300)
     problem = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, 5.0, bias="free")
@@ -355,6 +356,7 @@ def test_a_path_of_the_hinge_is_certified_at_every_value(bias, n):
 # --- the cache of kernel rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["box", "squared hinge"])
 def test_rows_that_are_kept_change_no_step_and_are_computed_once(form):
     x, y = points(300)
@@ -375,6 +377,7 @@ def test_rows_that_are_kept_change_no_step_and_are_computed_once(form):
     assert least == ever < some < found[0][1]  # evaluations a sample
 
 
+@pytest.mark.thorough
 def test_a_cache_holds_under_vmap_and_in_float64():
     x, y = points(120, np.float64)
     solver = WorkingSet(tol=1e-6, size=16, fresh=8, cache=48)
@@ -391,6 +394,7 @@ def test_a_cache_holds_under_vmap_and_in_float64():
 # --- what was at it
 
 
+@pytest.mark.thorough
 def test_a_fit_says_which_solvers_ran():
     x, y = points(300)
     gram = jaxsvm.gram(RBF(gamma=0.5), x)
