@@ -44,7 +44,7 @@ MOST_FILES = 12
 LINES = {
     "cli": 1_482,
     "coresets": 2_199,
-    "datasets": 1_735,
+    "datasets": 1_734,
     "derivatives": 450,
     "designs": 2_108,
     "estimators": 2_618,

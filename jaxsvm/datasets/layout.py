@@ -206,12 +206,10 @@ def _difference(names: Any, columns: Any, whose: str) -> str:
     missing = [column for column in columns if column not in names]
     unknown = [column for column in names if column not in columns]
     hint = f" (leave it out: --drop {shlex.quote(','.join(unknown[:6]))})" if whose == Wanted.whose else ""
-    found = (
-        ("lacks", missing, f", which {whose} had"), ("has", unknown, f", which {whose} had not{hint}"),
-    )  # fmt: skip
+    found = (("lacks", missing, f"{whose} had"), ("has", unknown, f"{whose} had not{hint}"))
     parts = [
-        f"{verb} the column{'s' * (len(listed) > 1)} {', '.join(map(repr, listed[:6]))}{how}"
-        for verb, listed, how in found
+        f"{verb} the column{'s' * (len(listed) > 1)} {', '.join(map(repr, listed[:6]))}, which {training}"
+        for verb, listed, training in found
         if listed
     ]
     return "; ".join(parts) or f"has the features of {whose} and no other column"

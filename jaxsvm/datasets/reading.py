@@ -210,10 +210,8 @@ class Preparation:
         self, source: Source, layout: Layout | None, drop: tuple[str, ...] = (), dtype: DTypeLike | None = None
     ) -> Dataset:
         """Read new rows as the training file's, whose layout is given, without the columns to `drop`."""
-        like = Layout(self.names, None if layout is None else layout.label)
-        wanted = dataclasses.replace(
-            source.wanted, features=len(self.columns), like=like, drop=drop, absent=self.dropped
-        )
+        like, d = Layout(self.names, None if layout is None else layout.label), len(self.columns)
+        wanted = dataclasses.replace(source.wanted, features=d, like=like, drop=drop, absent=self.dropped)
         return together(dataclasses.replace(source, wanted=wanted, columns=self.columns), dtype)
 
     def of_frame(self, name: str, frame: Any, layout: Layout | None) -> Dataset:

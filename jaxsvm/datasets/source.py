@@ -143,7 +143,7 @@ def files_of(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
 
 def kind_of(name: str, format: str | None = None) -> str:  # noqa: A002
     """Return the format by the end of a file's name; refuse what is no file."""
-    if not os.path.exists(name) and name != "-":
+    if not os.path.exists(name):
         raise DataError(f"{name}: there is no such file{', and none that fits' if '*' in name else ''}.")
     if not os.path.isfile(name):
         what = "a directory" if os.path.isdir(name) else "a pipe or a device, and files are read more than once"

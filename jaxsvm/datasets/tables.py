@@ -237,11 +237,11 @@ def delimited(name: str, wanted: Wanted) -> Table:
     chosen = choose(name, keys, wanted, notes)
     kept = {*chosen.features, chosen.label}
     used = [place in kept for place in range(len(keys))]
-    skip = lines[0][0] - (not named)
-    return Table(name, keys, chosen, wanted.decimal, lambda _: _batches(name, separator, skip, used))
+    skip, longest = lines[0][0] - (not named), max(map(len, head))
+    return Table(name, keys, chosen, wanted.decimal, lambda _: _batches(name, separator, skip, used, longest))
 
 
-def _batches(name: str, separator: str, skip: int, used: list[bool]) -> Iterator[Batch]:
+def _batches(name: str, separator: str, skip: int, used: list[bool], longest: int) -> Iterator[Batch]:
     """Yield the lines of a CSV file behind the first `skip`; of columns that are not used any bytes."""
     arrow, reader = (require_package(f"pyarrow{end}", "reading CSV files") for end in ("", ".csv"))
     bad, line = [], skip + 1  # what pyarrow leaves out, and the number of the next line; empty ones are not counted
@@ -257,7 +257,10 @@ def _batches(name: str, separator: str, skip: int, used: list[bool]) -> Iterator
     with told(name):
         batches = reader.open_csv(
             arrow.input_stream(name),
-            reader.ReadOptions(column_names=list(types), use_threads=False, block_size=BYTES_PER_PIECE, skip_rows=skip),
+            reader.ReadOptions(
+                column_names=list(types), use_threads=False, skip_rows=skip,
+                block_size=max(BYTES_PER_PIECE, 8 * longest),  # a block holds a line at least
+            ),
             reader.ParseOptions(
                 delimiter=separator, invalid_row_handler=lambda row: bad.append(row) or "skip"
             ),
