@@ -88,6 +88,7 @@ READ = {  # a file, its content, arguments, the labels, the names
     "pandas.csv": (",u,v,y\n0,1,2.5,0\n1,3,4,1\n", {}, Y, UV),
     "drop.csv": ("u,when,v,y\n1,2024-01-01,2.5,0\n3,2024-01-02,4,1\n", {"drop": "when"}, Y, UV),
     "a.csv.gz": (gzip.compress(b"1,2.5,0\n3,4,1\n"), {}, Y, None),
+    "A.CSV.BZ2": (bz2.compress(b"1,2.5,0\n3,4,1\n"), {}, Y, None),
     "long.csv": ("u,v,y\n" + "1,2.5,0\n" * 300_000 + "3,4,1\n", {}, None, UV),
     "a.svm": ("0 1:1 2:2.5\n1 1:3 2:4\n", {}, Y, None),
     "zero.svm": ("0 0:1 1:2.5\n1 0:3 1:4\n", {}, Y, None),

@@ -256,7 +256,7 @@ def _batches(name: str, separator: str, skip: int, used: list[bool], longest: in
     types = {str(place): arrow.string() if of_use else arrow.binary() for place, of_use in enumerate(used)}
     with told(name):
         batches = reader.open_csv(
-            arrow.input_stream(name),
+            arrow.input_stream(name, {".gz": "gzip", ".bz2": "bz2"}.get(os.path.splitext(name)[1].lower())),
             reader.ReadOptions(
                 column_names=list(types), use_threads=False, skip_rows=skip,
                 block_size=max(BYTES_PER_PIECE, 8 * longest),  # a block holds a line at least
