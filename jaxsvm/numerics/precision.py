@@ -237,8 +237,12 @@ def like(tree: _T, old: Any) -> _T:
 
 
 def rounded(x: Array, dtype: Any) -> Array:
-    """Round numbers to a narrower dtype but keep the dtype of x: to compute with the numbers that the caller gets."""
-    return x.astype(dtype).astype(x.dtype)
+    """Round numbers to a narrower dtype but keep the dtype of x: to compute with the numbers that the caller gets.
+
+    A conversion and one back would not do: on a GPU XLA removes both, and certifies numbers that nobody gets.
+    """
+    to = jnp.finfo(dtype)
+    return lax.reduce_precision(x, to.nexp, to.nmant) if to.bits < jnp.finfo(x.dtype).bits else x
 
 
 def whole(kept: _T, rest: _T, dtype: Any) -> _T:

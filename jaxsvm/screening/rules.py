@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError
-from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.numerics.precision import in_double, rounded, widened
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import Number, checked, in_a_line, transfers
@@ -188,9 +188,9 @@ def decided(wide: Restrictable, low: Array, high: Array, until: Any, dtype: Any)
 
 
 def _outward(bound: Array, dtype: Any, toward: float) -> Array:
-    narrow = bound.astype(dtype)
-    beyond = jnp.nextafter(narrow, jnp.asarray(toward, dtype))
-    return jnp.where(narrow.astype(bound.dtype) * jnp.sign(toward) >= bound * jnp.sign(toward), narrow, beyond)
+    narrow, sign = rounded(bound, dtype), jnp.sign(toward)
+    beyond = jnp.nextafter(narrow.astype(dtype), jnp.asarray(toward, dtype))
+    return jnp.where(narrow * sign >= bound * sign, narrow.astype(dtype), beyond)
 
 
 def _until(wide: Restrictable, reference: Reference, low: Array, high: Array) -> Float[Array, " n"]:
