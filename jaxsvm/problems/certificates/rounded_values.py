@@ -67,5 +67,10 @@ def _exact_gap(problem: Any, fit: Fit) -> float:
     with jax.enable_x64(True):
         wide = widened(problem)
         exact = gram_of(problem.gram.kernel, cast(problem.gram.x, wide.dtype), store=False)
-        values = jax.tree.map(lambda leaf: jnp.asarray(leaf, wide.dtype), values_of(fit))
-        return float(wide.on(exact).certificate_of(values, problem.dtype).relative_gap)
+        on, values = wide.on(exact), jax.tree.map(lambda leaf: jnp.asarray(leaf, wide.dtype), values_of(fit))
+        if not isinstance(on, BoxProblem):
+            return float(on.certificate_of(values, problem.dtype).relative_gap)
+        # A corrected w is not that of alpha.
+        point = jnp.stack([on.y * values.dual_coef, jnp.clip(values.alpha, 0, on.upper)])
+        sums, bias = jnp.stack([on.matvec(each) for each in point]), values.bias if on.free_bias else None
+        return float(on.certified(point, sums, problem.dtype, bias).certificate.relative_gap)
