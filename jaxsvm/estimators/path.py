@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -97,37 +98,52 @@ class SVCPath(KernelClassifier):
             require_costs(C, weight, np.float64)
         K = data.values.between(data.x, data.x) if data.K is None else data.K
 
-        def solved(rows: np.ndarray) -> Chain:
-            """Solve all values of C for a pair of classes in a fold, by the places of its samples."""
-            n, y = len(rows), np.where(codes[rows] == codes[rows[:1]], 1.0, -1.0)
-            size = padded_size(n)
-            filled = np.append(rows, np.repeat(rows[:1], size - n))
-            gram = data.values.stored(K[np.ix_(filled, filled)], data.definite)
-            upper = np.append(weight[rows], np.zeros(size - n))
-            problem = hinge_data(np.append(y, np.ones(size - n)), upper, self.bias)
-            x = data.features([rows], size) if n > MEASURED.samples_of_one_working_set else None
-            chain = solve_chain(gram, problem, self.Cs_, self.tol, x)
-            gap = np.full(c, np.inf) if is_indefinite(gram, problem) else chain.gap
-            return chain._replace(coef=chain.coef[:, :n], gap=gap)
+        trains = np.array([np.isin(np.arange(len(codes)), train) for train, _ in folds])
+        told_by = np.array([[np.isin(place, codes[train]) for place in self._places] for train, _ in folds])
+        tasks: list[tuple[int, list[int], np.ndarray]] = []
+        for pair, place in enumerate(self._places):
+            present = np.flatnonzero(told_by[:, pair].all(axis=1)).tolist()
+            # From 10 pairs on there are enough for every thread, and the folds of a pair share its kernel values.
+            for some in [present] if len(self._places) >= 10 and present else [[fold] for fold in present]:
+                tasks.append((pair, some, np.flatnonzero(trains[some].any(axis=0) & np.isin(codes, place))))
 
-        pairs = [[train[np.isin(codes[train], place)] for place in self._places] for train, _ in folds]
-        whole = [rows for fold in pairs for rows in fold if len(np.unique(codes[rows])) == 2]
-        chains = iter(solve_many(solved, whole, lambda rows: padded_size(len(rows))))
+        solve = partial(self._solve_chains, data, K, codes, trains * weight)
+        chains = {}
+        for (pair, _, rows), found in zip(
+            tasks, solve_many(solve, tasks, lambda task: padded_size(len(task[2]))), strict=True
+        ):
+            chains |= {(pair, fold): (rows, chain) for fold, chain in found.items()}
         self.largest_gap_, correct = np.zeros((len(folds), c)), np.zeros((c, len(codes)), bool)
         for fold, (_, test) in enumerate(folds):
             decisions, between = np.zeros((len(self._places), c, len(test))), np.asarray(K[test], np.float64)
             with one_thread():
-                for told, place, rows in zip(decisions, self._places, pairs[fold], strict=True):
-                    present = np.isin(place, codes[rows])
+                for pair, (told, present) in enumerate(zip(decisions, told_by[fold], strict=True)):
                     if not present.all():  # a class that the fold does not train on is never told
                         told[:] = float(present[0]) - float(present[1])
                         continue
-                    chain = next(chains)
+                    rows, chain = chains[pair, fold]
                     told[:] = chain.coef @ between[:, rows].T + chain.bias[:, None]
                     self.largest_gap_[fold] = np.maximum(self.largest_gap_[fold], chain.gap)
             correct[:, test] = votes(decisions.reshape(len(decisions), -1).T, k).reshape(c, -1) == codes[test]
         self._warn_of_gaps()
         return correct
+
+    def _solve_chains(
+        self, data: Samples, K: Any, codes: np.ndarray, weight: np.ndarray, task: tuple[int, list[int], np.ndarray]
+    ) -> dict[int, Chain]:
+        """Solve all values of C for a pair of classes in some folds; the gaps of an indefinite matrix are infinite."""
+        _, folds, rows = task
+        n, size, chains = len(rows), padded_size(len(rows)), {}
+        filled = np.append(rows, np.repeat(rows[:1], size - n))
+        gram, y = data.values.stored(K[np.ix_(filled, filled)], data.definite), np.ones(size)
+        y[:n] = np.where(codes[rows] == codes[rows[0]], 1.0, -1.0)
+        x = data.features([rows], size) if n > MEASURED.samples_of_one_working_set else None
+        for fold in folds:
+            problem = hinge_data(y, np.append(weight[fold, rows], np.zeros(size - n)), self.bias)
+            chain = solve_chain(gram, problem, self.Cs_, self.tol, x)
+            gap = np.full_like(chain.gap, np.inf) if is_indefinite(gram, problem) else chain.gap
+            chains[fold] = chain._replace(coef=chain.coef[:, :n], gap=gap)
+        return chains
 
     def _warn_of_gaps(self) -> None:
         failed = ~(self.largest_gap_ <= self.tol)  # NaN too
