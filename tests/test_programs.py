@@ -11,8 +11,9 @@ import pytest
 
 import jaxsvm
 from jaxsvm.kernels import RBF
-from jaxsvm.loop.bursts import _burst
+from jaxsvm.loop.bursts import _burst, _certify
 from jaxsvm.loop.interruption import watching
+from jaxsvm.loop.round import Certifying, begin
 from jaxsvm.runtime import programs
 
 
@@ -142,3 +143,15 @@ def test_ctrl_c_within_a_compilation_raises_after_it():
         assert len(seen) == 1 and float(program(np.float32(1))) == 2  # compiled by then
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_certificate_does_not_copy_kernel_rows():
+    """Nor anything else of a state that stays: it is no result of the program, since XLA copies what it returns."""
+    x = np.random.default_rng(0).normal(size=(5000, 2)).astype(np.float32)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x), np.where(x[:, 0] > 0, 1, -1), 1.0, bias="free")
+    given = problem, jaxsvm.WorkingSet(), jax.random.key(0)
+    progress = jax.eval_shape(begin, *given)
+    returned = jax.eval_shape(lambda *given: _certify.function(*given, Certifying()), *given[:2], progress)
+    rows, kept = (jax.tree.leaves(state) for state in (progress.state.cache, returned.state.cache))
+    assert max(leaf.size for leaf in rows) > 1_000_000
+    assert not kept

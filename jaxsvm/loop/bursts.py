@@ -190,9 +190,13 @@ def _certified(
     corrects = can_correct(problem, solver) and needs_correction(problem, solver, progress)
     how = Certifying(may_correct=corrects, provisional=provisional)
     if not proves_by_sums(problem, solver):
-        return _certify(problem, solver, progress, how)
-    certified = unless(until, _certify, problem, solver, progress, how)
-    return progress if certified is None else certified
+        certified = _certify(problem, solver, progress, how)
+    else:
+        certified = unless(until, _certify, problem, solver, progress, how) or progress
+    state = jax.tree.map(
+        lambda new, old: old if new is None else new, certified.state, progress.state, is_leaf=lambda leaf: leaf is None
+    )
+    return certified._replace(state=state)
 
 
 def _worth_showing(problem: Problem, progress: Progress, evaluations_shown: float) -> bool:
@@ -221,12 +225,19 @@ def _run(
     return progress, certificate_due(solver, progress)
 
 
+def _certify(problem: Problem, solver: Solver, progress: Progress, how: Certifying) -> Progress:
+    """Certify; what of the state stays as it is (50 MB of kernel rows) is None in the result: XLA would copy it."""
+    certified = certify(problem, solver, progress, how)
+    changed = jax.tree.map(lambda new, old: None if new is old else new, certified.state, progress.state)
+    return certified._replace(state=changed)
+
+
 begin_program = Program(begin)
 _fresh_begin = Program(begin, brief=True)
 _burst = Program(_run, static_argnames="at_cap")
 _burst_in_place = Program(_run, static_argnames="at_cap", donate_argnames="state")
 _long_burst_in_place = jax.jit(_run, static_argnames="at_cap", donate_argnames="state")
-_certify = Program(certify, static_argnames="how")
+_certify = Program(_certify, static_argnames="how")
 
 
 def _begin_program(start: Any, n: int) -> Program:

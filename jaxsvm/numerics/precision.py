@@ -71,14 +71,19 @@ def _bind(function: Callable[..., Any], *leaves: Any) -> list[Array]:
         traced = jax.make_jaxpr(function)(*leaves)
     closed, free = traced.jaxpr, [isinstance(const, Tracer) for const in traced.consts]
     own = [not is_free for is_free in free]
+    # What is returned as it came is no result of the operation: XLA would copy it.
+    given = {id(variable): leaf for variable, leaf in zip(closed.invars, leaves, strict=True)}
+    computed = [id(variable) not in given for variable in closed.outvars]
     # Tracers that the function closes over become arguments too.
     inner = closed.replace(
         constvars=_where(own, closed.constvars),
         invars=[*_where(free, closed.constvars), *closed.invars],
+        outvars=_where(computed, closed.outvars),
         debug_info=closed.debug_info.with_unknown_names(),
     )
     jaxpr = ClosedJaxpr(inner, _where(own, traced.consts))
-    return _in_double.bind(*_where(free, traced.consts), *leaves, jaxpr=jaxpr)
+    results = _in_double.bind(*_where(free, traced.consts), *leaves, jaxpr=jaxpr)
+    return _merged(computed, results, [given.get(id(variable)) for variable in closed.outvars])
 
 
 def _typed(leaf: Any) -> Any:
