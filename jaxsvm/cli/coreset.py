@@ -6,9 +6,8 @@ import typer
 
 import jaxsvm
 from jaxsvm import designs
-from jaxsvm.cli.app import command
-from jaxsvm.cli.options import IndexBase, Json, Label, Positive, Seed, Text, of_data, of_output, zero_based
-from jaxsvm.cli.report import check_writable, progress_bar, save, show
+from jaxsvm.cli.app import IndexBase, Json, Label, Positive, Seed, Text, command, of_data, of_output, zero_based
+from jaxsvm.cli.report import check_writable, progress_bar, show
 from jaxsvm.errors import require
 
 
@@ -39,7 +38,8 @@ def coreset(
             rows if scale == "none" else designs.standardised(rows), C, size, seed, positive=positive,
             checkpoint=checkpoint, callback=bar and (lambda passes, _: bar(completed=passes, note=f"{passes} passes")),
         )  # fmt: skip
-    save(out, lambda target: jaxsvm.coresets.save_coreset(target, small))
+    if out is not None:
+        jaxsvm.coresets.save_coreset(out, small)
     info = {name: small.info[name] for name in ("n", "U", "C", "classes", "opt", "share")}
     info |= {"damaged": rows.found.damaged, "damaged_lines": rows.found.messages}
     show(as_json, {"command": "coreset", "data": files, "points": len(small), **info, "out": out})

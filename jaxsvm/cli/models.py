@@ -1,6 +1,7 @@
 """The commands that read a model: `predict`, for labels and decision values of new points, and `info`; and `doctor`."""
 
 import csv
+import dataclasses
 import importlib.metadata
 import io
 import os
@@ -13,23 +14,23 @@ import numpy as np
 import typer
 
 import jaxsvm
-from jaxsvm.cli.app import command
+from jaxsvm.cli.app import Data, Drop, IndexBase, Json, Label, Text, command, listed, of_data, of_output
 from jaxsvm.cli.job import score_of
-from jaxsvm.cli.options import Data, Drop, IndexBase, Json, Label, Text, listed, of_data, of_output, zero_based
 from jaxsvm.cli.report import check_writable, kernel_to_dict, printable, save, show, totals, write
 from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
-from jaxsvm.datasets import load
+from jaxsvm.datasets import Layout
 from jaxsvm.errors import EXTRAS, require
 from jaxsvm.loop.interruption import workers
 from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model, decision_function, labels_of, load_model
-from jaxsvm.points.rows import is_sparse
 from jaxsvm.runtime.arrays import device_memory, memory
+
+MODEL = "A model that fit or path wrote, or LIBSVM's."
 
 
 @command("predict")
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model that fit or path wrote, or LIBSVM's.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)],
     data: Data,
     label: Label = None,
     unlabelled: Annotated[bool, of_data("--unlabelled", help="DATA has no labels: all columns are features.")] = False,
@@ -94,66 +95,39 @@ def _table(labels: list[Any], values: np.ndarray, classes: Any, chances: np.ndar
 
 
 @command("info")
-def info(
-    file: Annotated[str | None, typer.Argument(metavar="MODEL|DATA", help="A model or a data set.")] = None,
-    label: Label = None,
-    index_base: IndexBase = "auto",
-    as_json: Json = False,
-) -> None:
-    """Show what is in a model or a data set; without one what `doctor` shows."""
-    if file is None:
-        return doctor(as_json)
-    if _is_model(file):
-        with jax.enable_x64(True):
-            model = from_libsvm(file) if is_libsvm(file) else load_model(file)
-            report = {"model": file, **_describe_model(model)}
-    else:
-        report = {"data": file, **_describe_data(load(file, label=label, zero_based=zero_based(index_base)))}
-    return show(as_json, {"command": "info", **report})
+def info(file: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)], as_json: Json = False) -> None:
+    """Show what is in a model."""
+    with jax.enable_x64(True):
+        model = from_libsvm(file) if is_libsvm(file) else load_model(file)
+        show(as_json, {"command": "info", "model": file, **_describe_model(model)})
 
 
 @command("doctor")
 def doctor(as_json: Json = False) -> None:
     """Show devices, memory, versions and flags."""
     config: Any = jax.config
+    versions = {found.name: found.version for found in importlib.metadata.distributions()}
     packages = ["jaxlib", "numpy", *dict.fromkeys(package for package, _ in EXTRAS.values())]
     show(as_json, {
         "command": "doctor", "jaxsvm": jaxsvm.__version__, "jax": jax.__version__, "python": sys.version.split()[0],
         "backend": jax.default_backend(), "devices": [str(device) for device in jax.devices()],
         "compilation_cache": config.jax_compilation_cache_dir, "host_memory": memory(),
         "device_memory": device_memory(), "cores": workers(), "processes": jax.process_count(),
-        **{package: _version(package) for package in packages},
+        **{package: versions.get(package, "not installed") for package in packages},
         "x64": config.jax_enable_x64, "matmul_precision": config.jax_default_matmul_precision or "default",
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "not set"),
     })  # fmt: skip
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def _is_model(file: str) -> bool:
-    """Return whether the file looks like one that `Model.save` wrote, or LIBSVM."""
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            return "header" in stored.files
-    except Exception:  # if it is no archive, LIBSVM wrote it, or `load` says what is wrong with it
-        return is_libsvm(file)
-
-
 def _describe_model(model: Model) -> dict[str, Any]:
     """Return a model's entries of the report."""
-    classes, layout, kernel, preparation = model.classes, model.layout, model.basis.kernel, model.preparation
+    classes, kernel, preparation = model.classes, model.basis.kernel, model.preparation
     described = {
         "task": "regression" if classes is None else "classification",
         "classes": None if classes is None else list(classes), "d": model.basis.columns,
         "support": int(model.coef.shape[0]), "kernel": None if kernel is None else kernel_to_dict(kernel),
         "dtype": str(model.coef.dtype), "scaled": model.scaling is not None,
-        "columns": None if model.columns is None else list(model.columns),
-        "label": None if layout is None else layout.label, "index_base": None if layout is None else layout.index_base,
+        **dataclasses.asdict(model.layout or Layout()),
     }  # fmt: skip
     if preparation is not None:
         columns = preparation.columns
@@ -164,15 +138,3 @@ def _describe_model(model: Model) -> dict[str, Any]:
             "encoded": {str(column.key): list(column.categories) for column in columns if column.categories},
         }
     return described | totals(model.certificate)
-
-
-def _describe_data(dataset: Any) -> dict[str, Any]:
-    """Return a data set's entries of the report."""
-    n, d = dataset.x.shape
-    sparse, (present, counts) = is_sparse(dataset.x), np.unique(dataset.y, return_counts=True)
-    return {
-        "n": n, "d": d, "sparse": sparse,
-        "density": float((dataset.x.nnz if sparse else np.count_nonzero(dataset.x)) / (n * d)),
-        "dtype": str(dataset.x.dtype), "n_labels": len(present),
-        "labels": {str(name): int(count) for name, count in zip(present.tolist()[:20], counts[:20], strict=True)},
-    }  # fmt: skip

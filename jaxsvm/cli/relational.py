@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 import jax
 
 import jaxsvm
-from jaxsvm.cli.app import command
-from jaxsvm.cli.options import Json, MaxSeconds, Number, Positive, Text, Tol, of_data, of_model, of_output, of_solver
-from jaxsvm.cli.report import Interrupts, check_writable, finish, progress_bar, save, show, totals
+from jaxsvm.cli.app import Json, MaxSeconds, Positive, Tol, command, of_data, of_model, of_output, of_solver
+from jaxsvm.cli.report import check_writable, finish, interruptible, progress_bar, save, show, totals
 from jaxsvm.errors import require
 from jaxsvm.relational.descent.fit import require_free
 
@@ -24,13 +23,13 @@ def fit_join(
     positive: Positive = None,
     missing: Annotated[Literal["refuse", "impute", "drop"], of_data(help="Treatment of missing values.")] = "refuse",
     scale: Annotated[Literal["none", "max", "standard"], of_data(help="Scaling of numeric columns.")] = "standard",
-    lam: Annotated[Number, of_model(help="Regulariser: mean loss + lam |w|^2.")] = None,
-    C: Annotated[Number, of_model("--C", help="Penalty instead of --lam: lam = 1 / (2 C N).")] = None,
+    lam: Annotated[float | None, of_model(help="Regulariser: mean loss + lam |w|^2.")] = None,
+    C: Annotated[float | None, of_model("--C", help="Penalty instead of --lam: lam = 1 / (2 C N).")] = None,
     loss: Annotated[Literal["hinge", "squared_hinge"], of_model(help="Loss to minimise beside lam |w|^2.")] = "hinge",
     tol: Tol = 1e-3,
     max_steps: Annotated[int, of_solver(help="Cap on passes over the tables.")] = 200,
     max_seconds: MaxSeconds = None,
-    sql: Annotated[Text, of_output(help="File to write the scoring query to.", metavar="FILE")] = None,
+    sql: Annotated[str | None, of_output(help="File to write the scoring query to.", metavar="FILE")] = None,
     score: Annotated[str, of_output(help="Name of the column of scores in that query.")] = "score",
     as_json: Json = False,
 ) -> None:
@@ -39,7 +38,7 @@ def fit_join(
     keys = _keys(key or [])
     names: list[str] = list(dict.fromkeys([fact, *(table or []), *(name for pair in keys for name in pair)]))
     require(len(names) > 1, "--table is missing: name at least one table that joins --fact, or a --key.")
-    with jax.enable_x64(True), Interrupts() as interrupts:
+    with jax.enable_x64(True), interruptible() as stop:
         join = jaxsvm.relational.from_duckdb(
             database, names, (fact, label), keys=keys or None, missing=missing, positive=positive
         )
@@ -51,18 +50,16 @@ def fit_join(
                 join, lam, C=C, loss=loss, scale=scale, tol=tol, max_steps=max_steps, max_seconds=max_seconds,
                 callback=bar and (lambda *now: bar(completed=now[0], note=f"F* in [{now[1]:.4g}, {now[2]:.4g}]")),
             )  # fmt: skip
-        interrupts.armed = False
-    if sql is not None:
-        save(sql, fitted.to_sql(score=score) + "\n", "--sql")
-    report = {
-        "command": "relational", "database": database, "rows_of_the_join": float(join.size),
-        "tables": {name: len(rows) for name, rows in zip(join.names, join.rows, strict=True)},
-        "features": len(fitted.coef), "lam": fitted.lam, "loss": loss, "engine": fitted.engine,
-        "status": fitted.status.name, **totals(fitted.certificate), "steps": fitted.steps, "seconds": fitted.seconds,
-        "notes": join.notes, "sql": sql,
-    }  # fmt: skip
-    show(as_json, report)
-    finish([fitted.status.name], interrupts.seen)
+        if sql is not None:
+            save(sql, fitted.to_sql(score=score) + "\n")
+        show(as_json, {
+            "command": "relational", "database": database, "rows_of_the_join": float(join.size),
+            "tables": {name: len(rows) for name, rows in zip(join.names, join.rows, strict=True)},
+            "features": len(fitted.coef), "lam": fitted.lam, "loss": loss, "engine": fitted.engine,
+            "status": fitted.status.name, **totals(fitted.certificate), "steps": fitted.steps,
+            "seconds": fitted.seconds, "notes": join.notes, "sql": sql,
+        })  # fmt: skip
+        finish([fitted.status.name], stop.came)
 
 
 def _keys(texts: list[str]) -> dict[tuple[str, str], dict[str, str]]:

@@ -1,7 +1,6 @@
 """What the command says, on stdout as tables or JSON and on stderr; its exit codes, its files, and Ctrl-C."""
 
 import contextlib
-import dataclasses
 import enum
 import errno
 import json
@@ -9,7 +8,6 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,9 +17,9 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from jaxsvm.errors import InputError, require
+from jaxsvm.errors import require
 from jaxsvm.kernels import Kernel
-from jaxsvm.loop.interruption import Interruption
+from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.results.fit import Certificate, Status, advice
 from jaxsvm.runtime.files import require_writable, write_whole
 from jaxsvm.runtime.startup import leave
@@ -36,12 +34,8 @@ class Exit(enum.IntEnum):
     INTERRUPTED = 130
 
 
-ADVICE = {
-    Status.STALLED: "The floor of the numbers is reached: use a larger --tol, scaled columns or a smaller C.",
-    Status.MAX_STEPS: "Raise --max-steps (of relational) or --nu, or loosen --tol.",
-    Status.INTERRUPTED: "Give it more time or loosen --tol.",
-}
-"""Advice for a status in terms of the command's options; `results/fit.py` names the library's arguments."""
+UNFINISHED = "Take a larger --tol, scaled columns, a smaller C, or more time or --max-steps (of relational)."
+"""Advice in terms of the command's options on STALLED, MAX_STEPS and INTERRUPTED; `results/fit.py` names arguments."""
 
 
 def show(as_json: bool, report: dict[str, Any]) -> None:
@@ -51,32 +45,26 @@ def show(as_json: bool, report: dict[str, Any]) -> None:
         return write(json.dumps(strict, indent=2) + "\n")
     console = Console(soft_wrap=True, markup=False, width=None if sys.stdout.isatty() else 160)
     with console.capture() as captured:
-        for part in parts_of(report):
-            console.print(part)
+        console.print(*parts_of(report), sep="\n")
     return write(captured.get())
 
 
 def parts_of(report: dict[str, Any]) -> Iterator[Table | str]:
-    """Yield the parts of a report as text: its facts, its tables, in which the chosen row is bold, and its note."""
+    """Yield the parts of a report as text: its facts, its path, in which the chosen row is bold, and its note."""
     facts = Table(show_header=False, box=None)
     for name, value in report.items():
-        if name not in ("path", "widths", "note") and value is not None and value != []:
+        if name not in ("path", "note") and value is not None and value != []:
             size = f"{value / 2**30:.4g} GiB" if name.endswith("_memory") else None
             facts.add_row(name.replace("_", " "), size or shown(value))
     yield facts
-    for rows, key in ((report.get("widths"), "gamma"), (report.get("path"), "C")):
-        if rows:
-            names = [name for name in rows[0] if any(not isinstance(row[name], bool | None) for row in rows)]
-            titles = (printable(name).replace("_", " ") for name in names)
-            table = Table(
-                *(Column(each, justify="right", overflow="fold") for each in titles), box=None, pad_edge=False
-            )
-            for row in rows:
-                chosen = "bold" if row[key] == report.get(f"chosen_{key}") else ""
-                table.add_row(
-                    *(shown(row[name]) for name in names), style=chosen if row.get("certified", True) else "red"
-                )
-            yield table
+    if rows := report.get("path"):
+        names = [name for name in rows[0] if any(not isinstance(row[name], bool | None) for row in rows)]
+        titles = (printable(name).replace("_", " ") for name in names)
+        table = Table(*(Column(each, justify="right", overflow="fold") for each in titles), box=None, pad_edge=False)
+        for row in rows:
+            style = "red" if not row.get("certified", True) else "bold" if row["C"] == report.get("chosen_C") else ""
+            table.add_row(*(shown(row[name]) for name in names), style=style)
+        yield table
     if report.get("note"):
         yield printable(report["note"])
 
@@ -85,17 +73,16 @@ def shown(value: Any) -> str:
     """Format a value for a table."""
     if isinstance(value, dict):
         return ", ".join(shown(part) if name == "kernel" else f"{name} {shown(part)}" for name, part in value.items())
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(map(shown, value[:20])) + (f", ... ({len(value)})" if len(value) > 20 else "")
     return f"{value:.5g}" if isinstance(value, float) else "" if value is None else printable(str(value)) or "(unnamed)"
 
 
 def kernel_to_dict(kernel: Kernel) -> dict[str, Any]:
     """Describe a kernel by JSON's types, for reports."""
-    fields = {}
-    for field in dataclasses.fields(kernel):  # pyright: ignore[reportArgumentType]  # every kernel is a dataclass
-        value = getattr(kernel, field.name)
-        fields[field.name] = kernel_to_dict(value) if isinstance(value, Kernel) else np.asarray(value).tolist()
+    fields: dict[str, Any] = {}
+    for name, value in vars(kernel).items():
+        fields[name] = kernel_to_dict(value) if isinstance(value, Kernel) else np.asarray(value).tolist()
     return {"kernel": type(kernel).__name__, **fields}
 
 
@@ -126,7 +113,8 @@ def finish(statuses: Iterable[str], interrupted: bool, complete: bool = True, dt
     """Name on stderr what is not certified, and end the command with its exit code."""
     failed = [Status[name] for name in statuses if name != Status.CONVERGED.name]
     if failed:
-        hint = ADVICE.get(failed[0]) or advice(failed[0])
+        some = (Status.STALLED, Status.MAX_STEPS, Status.INTERRUPTED)
+        hint = UNFINISHED if failed[0] in some else advice(failed[0])
         hint += " Or take --dtype float64." if failed[0] == Status.STALLED and dtype == "float32" else ""
         typer.echo(f"jaxsvm: not certified: {', '.join(status.name for status in failed[:8])}. {hint}", err=True)
     if interrupted:
@@ -166,36 +154,23 @@ def check_writable(out: str | None, *inputs: str, option: str = "--out") -> None
     require_writable(option, out)
 
 
-def save(out: str | None, content: str | Callable[[str], Any], option: str = "--out") -> None:
-    """Write a text, or call what writes a file of this name; None: write nothing."""
-    if out is not None:
-        try:
-            write_whole(lambda file: file.write(content.encode()), out) if isinstance(content, str) else content(out)
-        except OSError as error:
-            raise InputError(f"{option} is {out!r}: cannot be written: {error.strerror or error}.") from error
+def save(out: str, text: str) -> None:
+    """Write a text to a file, whole or not at all."""
+    write_whole(lambda file: file.write(text.encode()), out)
 
 
-class Interrupts(Interruption):
-    """The Ctrl-C handler of a whole command: it leaves until something was computed, then it sets a flag.
+@contextlib.contextmanager
+def interruptible(seconds: float | None = None) -> Iterator[Interruption]:
+    """Turn Ctrl-C into a flag while a command computes and writes, which is also set after so many seconds.
 
-    A second one raises while `armed`; else what was computed is saved before the command ends.
+    Until something was computed, Ctrl-C ends the process (`runtime/startup.py`), as does a second one.
     """
-
-    armed = True
-
-    def __enter__(self) -> "Interrupts":
-        self.before = None
-        if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, self.arrived)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.before not in (None, leave):  # a command that has its result only prints it
-            signal.signal(signal.SIGINT, self.before)
-
-    def arrived(self, number: int = signal.SIGINT, frame: Any = None) -> None:
-        if not self.begun and self.before is leave:
-            leave()
-        if self.armed and (self.drivers or self.came or not self.begun):
-            super().arrived(number, frame)
-        self.came = True
+    leaves = signal.getsignal(signal.SIGINT) is leave
+    if leaves:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which the flag takes the place of
+    try:
+        with watching() as stop, stop.within(seconds):
+            yield stop
+    finally:
+        if leaves:  # the command has its result, or none
+            signal.signal(signal.SIGINT, signal.SIG_IGN)

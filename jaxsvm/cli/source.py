@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 import jaxsvm
-from jaxsvm.cli.options import Training, zero_based
+from jaxsvm.cli.app import Training, listed, zero_based
 from jaxsvm.datasets import Dataset, load
 from jaxsvm.datasets.layout import Wanted
 from jaxsvm.datasets.reading import Preparation, learn, together
@@ -23,16 +23,15 @@ from jaxsvm.runtime.arrays import memory
 def training_source(options: Training) -> tuple[Dataset, Source | None]:
     """Read the training file: of tables labels alone, and what is written, if an option prepares columns."""
     data, label = options.data, options.label
-    label = False if label is None and options.loss == "one_class" else label
     if not options.prepares:
         dataset = load(data, label=label, dtype=options.dtype, zero_based=zero_based(options.index_base))
         _require_memory(data, dataset.x)
         return dataset, None
     files = files_of(data)
     kind = kind_of(files[0])
-    need = "--drop, --index-col, --decimal, --impute and --one-hot are for CSV, Parquet and Feather files"
+    need = "--drop, --decimal, --impute and --one-hot are for CSV, Parquet and Feather files"
     require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
-    source = Source(files, Wanted(label, decimal=options.decimal, drop=tuple(options.dropped))).held()
+    source = Source(files, Wanted(label, decimal=options.decimal, drop=tuple(listed(options.drop)))).held()
     return together(dataclasses.replace(source, columns=())), source
 
 
@@ -68,9 +67,8 @@ def coreset_in(data: str, options: Training) -> Any:
     with np.load(data) as stored:
         if not {"weight", "info"} <= set(stored.files):
             return None
-    classes = options.nu is None and options.loss in ("hinge", "squared_hinge")
-    need = f"{data} is a coreset, whose samples have weights: --loss hinge or squared_hinge without --nu is needed"
-    require(classes and options.label is None, f"{need}, and no --label.")
+    need = f"{data} is a coreset, whose samples have weights: --loss hinge or squared_hinge is needed, and no --label."
+    require(options.loss != "epsilon_insensitive" and options.label is None, need)
     return jaxsvm.coresets.load_coreset(data)
 
 

@@ -197,7 +197,7 @@ def _label(name: str, keys: list[Any], named: bool, there: list[int], wanted: Wa
         return None if asked is False else there[-1]
     place = place_of("label", name, keys, asked)
     if place not in there:
-        raise InputError(f"label is {asked!r}: this column is left out (--drop, --index-col); drop another one.")
+        raise InputError(f"label is {asked!r}: this column is left out (--drop); drop another one.")
     return place
 
 

@@ -108,7 +108,7 @@ def path_figure(
         figure = axes[0].get_figure(root=True)
     codes = np.atleast_1d(np.asarray(path.status.code))
     for axis, (title, values, logarithmic, colour) in zip(axes, panels, strict=True):
-        _draw(axis, Cs, values[order], codes[order], logarithmic, colour)
+        draw(axis, Cs, values[order], codes[order], logarithmic, colour)
         axis.set_ylabel(title)
         axis.grid(True, which="major", alpha=0.3)
     axes[-1].set_xlabel("C")
@@ -266,7 +266,7 @@ def _panels(path: Any, scores: Any) -> list[tuple[str, np.ndarray, bool, str]]:
     return panels
 
 
-def _draw(axis: Any, Cs: np.ndarray, values: np.ndarray, codes: np.ndarray, logarithmic: bool, colour: str) -> None:
+def draw(axis: Any, Cs: np.ndarray, values: np.ndarray, codes: np.ndarray, logarithmic: bool, colour: str) -> None:
     """Draw values against C, with a cross and the name of the status where that is not CONVERGED."""
     axis.set_xscale("log")
     positive = np.isfinite(values) & (values > 0)
