@@ -42,7 +42,7 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_482,
+    "cli": 1_187,
     "coresets": 2_199,
     "datasets": 1_734,
     "derivatives": 450,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_456,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1235, 181
+OWN_IMPORTS, FILES = 1230, 180
 """Lines that import from this library, and files."""
 
 
