@@ -20,6 +20,7 @@
 
 # %%
 import jax
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -27,7 +28,9 @@ import jaxsvm
 from jaxsvm import plots, screening
 from jaxsvm.kernels import RBF
 
-x, y = jaxsvm.datasets.two_gaussians(jax.random.key(0), 500, 2)
+signs, noise = jax.random.split(jax.random.key(0))
+y = jax.random.permutation(signs, jnp.where(jnp.arange(500) < 250, -1.0, 1.0))
+x = y[:, None] * (3 / 8**0.5) + jax.random.normal(noise, (500, 2))  # two round clouds
 x, y = np.asarray(x), np.asarray(y)
 problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x), y)
 

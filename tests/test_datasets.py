@@ -25,10 +25,9 @@ from sklearn.datasets import dump_svmlight_file
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
 from jaxsvm import designs
-from jaxsvm.datasets import Layout, Scaling, load, tables, two_classes, two_gaussians
-from jaxsvm.datasets import source as sources
+from jaxsvm.datasets import Layout, Scaling, load, reading, tables, two_classes
 from jaxsvm.datasets.labels import joined
-from jaxsvm.datasets.source import Source, scan
+from jaxsvm.datasets.reading import Source, files_of, scan
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.rows import CSR
 
@@ -68,7 +67,6 @@ def dense(x):
 # ------------------------------------------------------------------------------------------------- what is read
 
 X, Y = [[1, 2.5], [3, 4]], [0, 1]
-SPARSE = {"X_data": [1, 2.5, 3, 4], "X_indices": [0, 1, 0, 1], "X_indptr": [0, 2, 4], "X_shape": [2, 2]}
 NAMED, UV = {"u": [1.0, 3.0], "v": [2.5, 4.0]}, ("u", "v")
 ROWS_LEFT_OUT = "the first column has no name: it is left out as the names of the rows"
 READ = {  # a file, its content, arguments, the labels, the names
@@ -86,6 +84,10 @@ READ = {  # a file, its content, arguments, the labels, the names
     "place.csv": ("no,1,2.5\nyes,3,4\n", {"label": 0}, ["no", "yes"], None),
     "r.csv": ('"u","v","y"\n"1",1,2.5,"a"\n"2",3,4,"b"\n', {}, ["a", "b"], UV),
     "pandas.csv": (",u,v,y\n0,1,2.5,0\n1,3,4,1\n", {}, Y, UV),
+    # Labels that numbers would change or make equal stay text.
+    "wide.csv": ("1,2.5,18446744073709551616\n3,4,1\n", {}, ["18446744073709551616", "1"], None),
+    "point.csv": ("1,2.5,9007199254740993\n3,4,0.5\n", {}, ["9007199254740993", "0.5"], None),
+    "codes.csv": ("1,2.5,01\n3,4,1\n", {}, ["01", "1"], None),
     "drop.csv": ("u,when,v,y\n1,2024-01-01,2.5,0\n3,2024-01-02,4,1\n", {"drop": "when"}, Y, UV),
     "a.csv.gz": (gzip.compress(b"1,2.5,0\n3,4,1\n"), {}, Y, None),
     "A.CSV.BZ2": (bz2.compress(b"1,2.5,0\n3,4,1\n"), {}, Y, None),
@@ -98,11 +100,7 @@ READ = {  # a file, its content, arguments, the labels, the names
     "halves.svm.bz2": (bz2.compress(b"0.5 1:1 2:2.5\n1.5 1:3 2:4\n"), {}, [0.5, 1.5], None),
     "a.npz": ({"X": X, "y": Y}, {}, Y, None),
     "bytes.npz": ({"X": X, "y": np.asarray([b"a", b"b"])}, {}, ["a", "b"], None),
-    "test.npz": ({"Xt": X, "yt": Y}, {"part": "test"}, Y, None),
     "key.npz": ({"X": X, "t": Y}, {"label": "t"}, Y, None),
-    "sparse.npz": (SPARSE | {"y": Y}, {}, Y, None),
-    "twice.npz": (SPARSE | {"X_data": [1, 2, 0.5, 3, 4], "X_indices": [0, 1, 1, 0, 1], "X_indptr": [0, 3, 5], "y": Y},
-                  {}, Y, None),
     "a.parquet": (NAMED | {"y": ["a", "b"]}, {}, ["a", "b"], UV),
     "spelled.parquet": (NAMED | {"y": ["+1", "-1"]}, {}, ["+1", "-1"], UV),
     "coded.parquet": (NAMED | {"y": pa.array(["a", "b"]).dictionary_encode()}, {}, ["a", "b"], UV),
@@ -144,7 +142,7 @@ def test_frames_and_many_files(tmp_path):
     for paths in (parts, str(parts / "*"), sorted(parts.glob("[0-9]*"))):
         if not isinstance(paths, list):
             assert load(paths).x.tolist() == X + X
-        assert scan(Source(sources.files_of(paths))).rows == 4
+        assert scan(Source(files_of(paths))).rows == 4
     with pytest.raises(DataError, match="no file in this directory"):
         (tmp_path / "none").mkdir()
         load(tmp_path / "none")
@@ -157,7 +155,7 @@ def test_types_of_points_and_points_without_labels(tmp_path):
     assert load(path, dtype=np.float64).x.dtype == np.float64
     small = {"a": np.asarray([1, 2], np.uint8), "b": [True, False], "c": pa.array([decimal.Decimal("1.5")] * 2)}
     assert load(write(tmp_path, "a.parquet", small | {"y": Y})).x.tolist() == [[1, 1, 1.5], [2, 0, 1.5]]
-    for name, content in (("b.csv", "1,2.5\n3,4\n"), ("b.npz", SPARSE), ("b.parquet", NAMED)):
+    for name, content in (("b.csv", "1,2.5\n3,4\n"), ("b.npz", {"X": X}), ("b.parquet", NAMED)):
         bare = write(tmp_path, name, content)
         for options in ({"label": False}, {"label": False, "features": 2}, {"label_optional": True, "features": 2}):
             data = load(bare, **options)
@@ -220,37 +218,30 @@ def test_labels_are_read_as_they_are_or_refused(tmp_path_factory, kind, column):
         frame = pd.DataFrame({"x": x, "y": series})
         frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, index=False)
     strange = [value for value in values if value is None or value in ("NA", "null", "inf", "1e400", "", "nan")]
-    wide = any(isinstance(value, int | float | decimal.Decimal) and abs(value) > 2**53 for value in values)
     small = mock.patch.object(tables, "BYTES_PER_PIECE", 8)  # pieces of a line
     try:
         whole = load(path)
     except InputError as error:
-        assert path.name in str(error) and (strange or kind == "svm" or (kind == "csv" and wide)), error
+        assert path.name in str(error) and (strange or kind == "svm"), error
         with small, pytest.raises(InputError, match="data"):
-            for piece in scan(Source((str(path),))).source.pieces():
-                if piece.damaged:
-                    raise DataError(piece.messages[0]) from error
-                joined("data", [piece.label])
-            raise DataError("data: refused together only") from error
+            scan(Source((str(path),)))
         return
     assert not strange
     expected = [str(value) for value in values] if kind == "csv" and isinstance(values[0], bool) else values
     if all(value == "10" for value in expected) and kind in ("csv", "svm"):
         expected = [10] * len(expected)
     assert whole.y.tolist() == expected and len(set(whole.y.tolist())) == len(set(expected))
-    block = mock.patch.object(sources, "MEASURED", mock.Mock(bytes_per_block=16))
+    block = mock.patch.object(reading, "MEASURED", mock.Mock(bytes_per_block=16))
     with small, block:
         pieces = list(scan(Source((str(path),))).source.pieces())
-    np.testing.assert_array_equal(joined("data", [piece.label for piece in pieces]), whole.y)
+    np.testing.assert_array_equal(joined([piece.label for piece in pieces]), whole.y)
     np.testing.assert_array_equal(np.concatenate([dense(piece.x) for piece in pieces])[:, 0], x)
 
 
 def test_small_integers_and_unsigned_ones_do_not_wrap(tmp_path):
-    twice = {"X_data": np.asarray([100, 100], np.int8), "X_indices": [0, 0], "X_indptr": [0, 2, 2], "X_shape": [2, 1]}
-    path = write(tmp_path, "a.npz", twice | {"y": np.asarray([2**64 - 1, 0], np.uint64)})
-    data = load(path)
-    assert data.x.toarray().tolist() == [[200], [0]] and data.y.tolist() == [2**64 - 1, 0]
-    assert scan(Source((str(path),))).labels == [0, 2**64 - 1]
+    path = write(tmp_path, "a.npz", {"X": np.eye(2, dtype=np.int8), "y": np.asarray([2**64 - 1, 0], np.uint64)})
+    assert load(path).y.tolist() == [2**64 - 1, 0]
+    assert set(scan(Source((str(path),))).labels.values()) == {0, 2**64 - 1}
 
 
 # ------------------------------------------------------------------------------------------------- like another file
@@ -324,10 +315,10 @@ def test_columns_without_names_or_with_one_twice(tmp_path):
 
 
 def test_keys_of_npz_are_remembered_where_they_were_asked_for(tmp_path):
-    path = write(tmp_path, "a.npz", {"X": np.eye(2), "y": Y, "target": [5, 6], "Xt": np.eye(2), "yt": [2, 3]})
+    path = write(tmp_path, "a.npz", {"X": np.eye(2), "y": Y, "target": [5, 6]})
     layout = load(path, label="target").layout
     assert load(path).layout == Layout() and layout.label == "target"
-    for options, y in (({"label_optional": True}, [5, 6]), ({"label": "y"}, Y), ({"part": "test"}, [2, 3])):
+    for options, y in (({"label_optional": True}, [5, 6]), ({"label": "y"}, Y)):
         assert load(path, like=layout, **options).y.tolist() == y
     assert load(write(tmp_path, "b.npz", {"X": np.eye(2), "y": Y}), like=layout).y.tolist() == Y
 
@@ -376,10 +367,13 @@ def test_features_that_training_has_not_seen_are_left_out(tmp_path):
 )  # fmt: skip
 def test_names_that_are_numbers_are_no_sample(tmp_path, head, rows):
     """As pandas numbers columns: the names were one more sample, of a class of its own."""
-    names = tuple(head.split(","))
-    data = load(write(tmp_path, "a.csv", "\n".join([head, *rows.split(), ""])))
-    assert data.x.shape == (3, len(names) - 1) and data.layout == Layout(names[:-1], names[-1])
-    assert "first line is taken for the names" in data.notes[0]
+    names, path = tuple(head.split(",")), write(tmp_path, "a.csv", "\n".join([head, *rows.split(), ""]))
+    with pytest.raises(DataError, match=f"line 1: '{', '.join(names)}' may be names of columns: say header=True"):
+        load(path)
+    for options in ({"header": True}, {"label": names[-1]}):
+        if options.get("header") or not names[-1].isdigit():
+            data = load(path, **options)
+            assert data.x.shape == (3, len(names) - 1) and data.layout == Layout(names[:-1], names[-1])
 
 
 @pytest.mark.parametrize(
@@ -396,13 +390,12 @@ def test_samples_are_no_names(tmp_path, rows):
 def test_a_name_goes_before_a_place(tmp_path):
     path = write(tmp_path, "a.csv", ",0,1,2\n0,5,6,7\n1,5,7,8\n2,5,6,7\n3,5,7,8\n")
     for label, columns, y in (("1", ("0", "2"), [6, 7, 6, 7]), ("3", ("0", "1"), [7, 8, 7, 8])):
-        data = load(path, label=label)
+        data = load(path, label=label, header=True)
         assert data.layout.columns == columns and data.y.tolist() == y
 
 
 # ------------------------------------------------------------------------------------------------- what is refused
 
-CSR_ARRAYS = {"X_data": np.ones(3), "X_indices": [0, 1, 1], "X_indptr": [0, 1, 2, 3], "X_shape": [3, 2], "y": [0, 1, 1]}
 REFUSED = [  # a file, its content, what is said behind its name
     ("a.svm", "+1 1:2\n+1 1:2 3\n", ", line 2: need more than 1 value"),
     ("a.svm", "+1 1:2\n-1 1:3 2:", ", line 2: could not convert .* b''"),
@@ -427,16 +420,13 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.csv", "a,b,y\n1,2,0\n1,,0\n", ", line 3: column 'b' is missing; .*impute=.*--impute mean"),
     ("a.csv", "1,2,0\n?,2,0\n", ", line 2: column 0 is missing"),
     ("a.csv", "1,2,0\nNaN,2,0\n", ", line 2: column 0 is missing"),
-    ("a.csv", "a,b,y\n1,2,0\n,2,0\n1,2,1\nNA,?,1\n", r", line 3: column 'a' is missing.*\(1 more row"),
+    ("a.csv", "a,b,y\n1,2,0\n,2,0\n1,2,1\nNA,?,1\n", r", line 3: column 'a' is missing"),
     ("a.csv", "1,2,0\n1,oops,0\n", ", line 2: column 1 is 'oops'; .*--one-hot"),
     ("a.csv", "1,2,0\n1,inf,0\n", ", line 2: column 1 is inf"),
     ("a.csv", "1,2,0\n1,1_0,0\n", ", line 2: column 1 is '1_0'"),
     ("a.csv", "1,5;2\n2;1\n", ", line 1: column 0 is '1,5'.*--decimal ,"),
     ("a.csv", "1,2,0\n1,2,\n", r", line 2: the label \(column 2\) is missing"),
     ("a.csv", "1,inf\n2,1\n", ", line 1: the label .* not finite"),
-    ("a.csv", "1,18446744073709551616\n2,1\n", ", line 1: .*64 bits"),
-    ("a.csv", "1,9007199254740993\n2,0.5\n", ": .*float64 does not hold"),
-    ("a.csv", "1,01\n2,1\n", ": .*are one number"),
     ("a.csv", "9007199254740993,1\n1,0\n", ", line 1: column 0 .* float64 does not hold"),
     # pyarrow rounded these, read this one as 16, and wrote U+FFFD for what is no UTF-8, without a word.
     ("a.csv", "x,id,y\n1,18446744073709551000,0\n2,3,1\n", ", line 2: column 'id' .* float64 does not hold"),
@@ -445,7 +435,8 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.csv", "1,3,0\n1,0x10,1\n", ", line 2: column 1 is '0x10'"),
     ("a.csv", b"\xe4,y\n1,0\n2,1\n", ", line 1: no UTF-8"),
     ("a.parquet", {"a": [decimal.Decimal(2**53 + 1), decimal.Decimal(1)], "y": Y}, ", row 0 .* float64 does not hold"),
-    ("a.csv", "1,oops,0\n1,2,0\n", ", line 1: 'oops' .*header=True"),
+    ("a.csv", "1,oops,0\n1,2,0\n", ", line 1: '1, oops, 0' may be .*header=True"),
+    ("a.csv", "red,yes\nblue,no\nred,yes\nblue,no\n", ", line 1: 'red, yes' may be .*header=True"),
     ("a.csv", "a,,y\n0,1,1\n", ": column 1 of the header has no name"),
     ("a.csv", b"1,2,0\n\xff,2,0\n", ": cannot be read: .*Row #2: .*invalid UTF8"),
     ("a.csv", "1\n2\n", ": has one column only"),
@@ -467,16 +458,7 @@ REFUSED = [  # a file, its content, what is said behind its name
     ("a.npz", {"X": np.eye(2), "y": ["a", "NA"]}, r", row 1 .* the label \(y\) is missing"),
     ("a.npz", {"X": np.asarray([[1], [None]], object), "y": Y}, ": cannot be read: .*allow_pickle"),
     ("a.npz", {"X": np.zeros((0, 2)), "y": np.zeros(0)}, ": .*no samples"),
-    ("a.npz", CSR_ARRAYS | {"X_data": [1, np.inf, 1]}, ", row 1 .* column 1 of X is inf"),
-    *(
-        ("a.npz", CSR_ARRAYS | wrong, f": cannot be read: .*{said}")
-        for wrong, said in (
-            ({"X_indices": [0, 1, 2**32 + 1]}, ""), ({"X_indptr": [0, 1, 2, 2**32 + 2]}, ""),
-            ({"X_indices": [0, -1, 1]}, ""), ({"X_indices": [0.0, 1.0, 1.0]}, "indices are float64"),
-            ({"X_shape": (3, 2**31 + 1)}, "indices are .* 2147483649"), ({"X_shape": (3,)}, ""),
-            ({"X_indptr": [0, 3, 2, 3]}, ""),
-        )
-    ),
+    ("a.npz", {"X_data": [1.0], "X_indices": [0], "y": [1]}, ": has no points, its keys are X_data.*sparse.load_npz"),
     ("a.parquet", {"a": pa.array([1.0, None]), "y": Y}, r", row 1 \(from 0\): column 'a' is missing; .*--impute"),
     ("a.parquet", {"a": [1.0, np.nan], "y": Y}, ", row 1 .*: column 'a' is missing"),
     ("a.parquet", {"a": [1.0, np.inf], "y": Y}, ", row 1 .*: column 'a' is inf"),
@@ -524,8 +506,7 @@ def test_what_is_refused_by_all_readers(tmp_path, name, content, said):
             read(path)
         message = str(caught.value)
         if read is load or "samples" not in said:
-            said_here = said if read is load else said.split(r".*\(1 more")[0]
-            assert message.startswith(str(path)) and re.match(said_here, message.removeprefix(str(path))), message
+            assert message.startswith(str(path)) and re.match(said, message.removeprefix(str(path))), message
         assert len(message) < len(str(path)) + 400
 
 
@@ -537,8 +518,6 @@ def test_what_is_refused_by_all_readers(tmp_path, name, content, said):
         ("a.csv", {"label": -4}, "label is -4"),
         ("a.csv", {"label": "y", "header": False}, "no header"),
         ("a.csv", {"label": True}, "label is True"),
-        ("a.csv", {"part": "test"}, "only npz"),
-        ("a.csv", {"part": "valid"}, "one of train, test"),
         ("a.csv", {"format": "arff"}, "one of csv, npz"),
         ("a.csv", {"dtype": np.int32}, "int32: a floating one"),
         ("a.csv", {"zero_based": True}, "only svmlight files"),
@@ -589,25 +568,13 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------- many files
 
 
-def test_rows_that_are_no_samples_are_skipped_and_never_a_class(tmp_path):
-    for name, content in (
-        ("a.npz", {"X": np.arange(8.0).reshape(4, 2), "y": [1, np.nan, -1, 1]}),
-        ("a.parquet", {"x": [1.0, 2, 3, 4], "y": pa.array([1, None, -1, 1])}),
-        ("b.parquet", {"x": pa.array([1.0, None, 3, 4]), "y": [1, 7, -1, 1]}),
-        ("a.csv", "1,1\n2,NA\n3,-1\n4,1\n"), ("b.csv", "1,1\nx,7\n3,-1\n4,1\n"), ("c.csv", "1,1\n2,3,7\n3,-1\n\n4,1\n"),
-        ("a.svm", "1 1:1\n7 1:x\n-1 1:3\n1 2:1\n"),
-    ):  # fmt: skip
-        found = scan(Source((str(write(tmp_path, name, content)),)), damaged="skip")
-        assert found.rows == 3 and found.damaged == 1 and found.labels == [-1, 1]
-
-
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_shards_are_held_to_the_columns_of_the_first(tmp_path, kind):
     first = str(table(tmp_path, f"first.{kind}", {"a": [1.0, 2.0], "b": [3.0, 4.0], "y": Y}))
     other = str(table(tmp_path, f"other.{kind}", {"y": [1, 0], "b": [7.0, 8.0], "a": [5.0, 6.0]}))
     pieces = list(Source((first, other)).pieces())
     assert np.concatenate([piece.x for piece in pieces]).tolist() == [[1, 3], [2, 4], [5, 7], [6, 8]]
-    assert joined("", [piece.label for piece in pieces]).tolist() == [0, 1, 1, 0]
+    assert joined([piece.label for piece in pieces]).tolist() == [0, 1, 1, 0]
     stranger = str(table(tmp_path, f"stranger.{kind}", {"a": [1.0], "c": [2.0], "y": [1]}))
     with pytest.raises(DataError, match=r"stranger.* lacks the column 'b', which .*first.* had; has the column 'c'"):
         list(Source((first, stranger)).pieces())
@@ -630,12 +597,15 @@ def test_parts_without_rows_and_columns_of_nulls(tmp_path):
         ("e0.npz", {"X": np.eye(2), "y": Y}), ("e1.npz", {"X": np.zeros((0, 2)), "y": np.zeros(0, int)}),
         ("e3.npz", {"X": np.eye(1, 2), "y": [1]}),
         ("e0.parquet", {"a": [1, 2], "y": Y}), ("e1.parquet", {"a": pa.array([], "int64"), "y": pa.array([], "int64")}),
-        ("e3.parquet", {"a": pa.array([3, None]), "y": Y}), ("e4.parquet", {"a": pa.array([None, None]), "y": Y}),
+        ("e3.parquet", {"a": [3], "y": [1]}), ("n4.parquet", {"a": pa.array([None, None]), "y": Y}),
+        ("n5.parquet", {"a": pa.array([], pa.null()), "y": pa.array([], pa.null())}),
     ):  # fmt: skip
         write(tmp_path, name, content)
     for kind in ("csv", "svm", "npz", "parquet"):
-        found = scan(Source(sources.files_of(str(tmp_path / f"e*.{kind}"))), damaged="skip")
-        assert (found.rows, found.damaged) == (3, 3 if kind == "parquet" else 0)
+        assert scan(Source(files_of(str(tmp_path / f"e*.{kind}")))).rows == 3
+    assert scan(Source(files_of(str(tmp_path / "[en][0135].parquet")))).rows == 3
+    with pytest.raises(DataError, match=r"n4\.parquet, row 0 .*: column 'a' is missing"):
+        scan(Source(files_of(str(tmp_path / "*.parquet"))))
 
 
 @pytest.mark.parametrize(
@@ -831,8 +801,9 @@ def test_scaling_is_a_pytree_and_compiles():
     x = jnp.asarray(np.random.default_rng(0).normal(3, 2, (50, 3)))
     scaling = Scaling.standardise(x)
     np.testing.assert_allclose(jax.jit(lambda scaling, x: scaling(x))(scaling, x), scaling(x), rtol=1e-12)
-    np.testing.assert_allclose(jax.jit(lambda x: Scaling.standardise(x)(x))(x), scaling(x), rtol=1e-9)
-    np.testing.assert_allclose(jax.jit(lambda x: Scaling.min_max(x)(x).max(axis=0))(x), 1, rtol=1e-12)
+    for constructor in (Scaling.standardise, Scaling.min_max):
+        with pytest.raises(InputError, match="outside jit"):
+            jax.jit(constructor)(x)
     assert [leaf.shape for leaf in jax.tree.leaves(scaling)] == [(3,), (3,)]
     slope = jax.grad(lambda x: scaling(x).sum())(x)
     np.testing.assert_allclose(slope, np.broadcast_to(scaling.factor, x.shape), rtol=1e-12)
@@ -877,19 +848,3 @@ def test_scaling_refuses():
         Scaling.min_max(scipy.sparse.csr_array([[1.0, np.inf]]))
     with pytest.raises(InputError, match="numbers are needed"):
         Scaling.standardise(np.asarray([["a"]]))
-
-
-# ------------------------------------------------------------------------------------------------- points
-
-
-def test_two_gaussians_have_the_promised_error():
-    x, y = jax.jit(two_gaussians, static_argnums=(1, 2))(jax.random.key(0), 20_001, 4, separation=3.0)
-    assert x.shape == (20_001, 4) and (y < 0).sum() == 10_000 and (y > 0).sum() == 10_001
-    error = float(((x.sum(axis=1) > 0) != (y > 0)).mean())
-    assert abs(error - 0.0668) < 0.006  # Phi(-1.5), three standard errors
-    assert float(jnp.abs(jnp.diff(y)).sum()) > 10_000  # in random order
-    small, signs = two_gaussians(jax.random.key(1), 2, 1, dtype=jnp.float32)
-    assert small.dtype == signs.dtype == jnp.float32 and sorted(signs.tolist()) == [-1, 1]
-    for n, d in ((1, 2), (2, 0)):
-        with pytest.raises(InputError, match="n >= 2 and d >= 1"):
-            two_gaussians(jax.random.key(0), n, d)

@@ -42,18 +42,18 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_187,
+    "cli": 1_169,
     "coresets": 2_199,
-    "datasets": 1_734,
+    "datasets": 1_521,
     "derivatives": 450,
-    "designs": 2_108,
+    "designs": 2_082,
     "estimators": 2_634,
     "face": 311,
     "gram": 1_175,
     "kernels": 927,
     "loop": 2_414,
     "model_selection": 1_001,
-    "models": 1_650,
+    "models": 1_649,
     "numerics": 1_464,
     "path": 2_083,
     "plots": 420,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_456,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1230, 180
+OWN_IMPORTS, FILES = 1211, 177
 """Lines that import from this library, and files."""
 
 

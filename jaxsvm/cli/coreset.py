@@ -18,7 +18,6 @@ def coreset(
     C: Annotated[float, typer.Option("--C", "--lambda", help="Factor of the loss: the largest to be used.")] = 1.0,
     out: Annotated[Text, of_output(help="File to write: .npz.", metavar="FILE")] = None,
     scale: Annotated[Literal["none", "standardise", "standardize"], of_data(help="Scaling of the columns.")] = "none",
-    damaged: Annotated[Literal["stop", "skip"], of_data(help="What a damaged line causes.")] = "stop",
     features: Annotated[int | None, of_data(help="Number of columns of svmlight files.")] = None,
     checkpoint: Annotated[Text, of_output(help="File of the state, to go on from.", metavar="FILE")] = None,
     positive: Positive = None,
@@ -31,9 +30,7 @@ def coreset(
     require(out is None or out.lower().endswith(".npz"), f"--out is {out!r}: a name that ends in .npz is needed.")
     check_writable(out, *files)
     with progress_bar("coreset") as bar:
-        rows = designs.from_files(
-            files, label=label, damaged=damaged, features=features, zero_based=zero_based(index_base), dtype=float
-        )
+        rows = designs.from_files(files, label=label, features=features, zero_based=zero_based(index_base), dtype=float)
         small = jaxsvm.coresets.of_rows(
             rows if scale == "none" else designs.standardised(rows), C, size, seed, positive=positive,
             checkpoint=checkpoint, callback=bar and (lambda passes, _: bar(completed=passes, note=f"{passes} passes")),
@@ -41,5 +38,4 @@ def coreset(
     if out is not None:
         jaxsvm.coresets.save_coreset(out, small)
     info = {name: small.info[name] for name in ("n", "U", "C", "classes", "opt", "share")}
-    info |= {"damaged": rows.found.damaged, "damaged_lines": rows.found.messages}
     show(as_json, {"command": "coreset", "data": files, "points": len(small), **info, "out": out})

@@ -37,7 +37,6 @@ def predict(
     drop: Drop = None,
     index_base: IndexBase = "auto",
     decimal: Annotated[Literal[".", ","] | None, of_data(help="The decimal mark (default: as in training).")] = None,
-    part: Annotated[Literal["train", "test"], of_data(help="Part of an npz file.")] = "train",
     out: Annotated[
         Text, of_output(help="CSV file to write to: label, decisions, probabilities.", metavar="FILE")
     ] = None,
@@ -56,7 +55,7 @@ def predict(
     check_writable(out, data, model)
     with jax.enable_x64(True):  # the model's own dtype is kept, whatever it is
         loaded = libsvm_model(model, data, index_base) if is_libsvm(model) else load_model(model)
-        dataset = new_points(loaded, data, label, unlabelled, part, index_base, decimal, tuple(listed(drop)))
+        dataset = new_points(loaded, data, label, unlabelled, index_base, decimal, tuple(listed(drop)))
         values = np.asarray(decision_function(loaded, dataset.x))
         predicted = labels_of(loaded, values)
     labels, classes, chances = predicted.tolist(), loaded.classes, None

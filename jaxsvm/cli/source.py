@@ -1,27 +1,25 @@
 """What the command reads: points as a file holds them, or made of the columns of a table."""
 
 import dataclasses
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 import jaxsvm
 from jaxsvm.cli.app import Training, listed, zero_based
 from jaxsvm.datasets import Dataset, load
-from jaxsvm.datasets.layout import Wanted
-from jaxsvm.datasets.reading import Preparation, learn, together
-from jaxsvm.datasets.source import TABLES, Source, files_of, kind_of
-from jaxsvm.datasets.tables import Column
-from jaxsvm.errors import InputError, require
+from jaxsvm.datasets.labels import Wanted
+from jaxsvm.datasets.reading import TABLES, Preparation, Source, files_of, kind_of, learn, together
+from jaxsvm.errors import require
 from jaxsvm.gram import measured as gram
 from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model
 from jaxsvm.points.rows import is_sparse
-from jaxsvm.runtime.arrays import memory
+from jaxsvm.runtime.arrays import memory, require_memory
 
 
 def training_source(options: Training) -> tuple[Dataset, Source | None]:
-    """Read the training file: of tables labels alone, and what is written, if an option prepares columns."""
+    """Read the training file; of tables labels alone, and where the rest is, if an option prepares columns."""
     data, label = options.data, options.label
     if not options.prepares:
         dataset = load(data, label=label, dtype=options.dtype, zero_based=zero_based(options.index_base))
@@ -31,7 +29,7 @@ def training_source(options: Training) -> tuple[Dataset, Source | None]:
     kind = kind_of(files[0])
     need = "--drop, --decimal, --impute and --one-hot are for CSV, Parquet and Feather files"
     require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
-    source = Source(files, Wanted(label, decimal=options.decimal, drop=tuple(listed(options.drop)))).held()
+    source = Source(files, Wanted(label, decimal=options.decimal, drop=tuple(listed(options.drop))))
     return together(dataclasses.replace(source, columns=())), source
 
 
@@ -41,19 +39,14 @@ def _require_memory(name: str, x: Any) -> None:
     Raises:
         InputError: With the bytes needed, and what to do.
     """
-    if not is_sparse(x):
-        return
-    n, d = x.shape
-    # Four vectors beside the rows: shift, spread, and the two of the scaling.
-    needed, available = (2 * min(n, gram.MEASURED.rows_per_tile) + 4) * d * x.dtype.itemsize, memory()
-    if available is not None and needed > available / 2:
-        used = len(np.unique(x.indices))
-        raise InputError(
-            f"{name}: has {n} samples and {d} columns, of which {used} occur: blocks of dense rows would take "
-            f"{needed / 2**30:.3g} GiB, and this machine has {available / 2**30:.3g}. Number the columns that occur "
-            "from 1 without gaps (indices must be the columns' numbers, not hashes or identifiers), or hash them to "
-            "fewer."
-        )
+    if is_sparse(x):
+        n, d = x.shape
+        # Four vectors beside the rows: shift, spread, and the two of the scaling.
+        needed, available = (2 * min(n, gram.MEASURED.rows_per_tile) + 4) * d * x.dtype.itemsize, memory()
+        used, half = len(np.unique(x.indices)), None if available is None else available // 2
+        what = f"{name}: has {n} samples and {d} columns, of which {used} occur: blocks of dense rows"
+        advice = "Number the columns that occur from 1 without gaps (not by hashes), or hash them to fewer"
+        require_memory(needed, what, advice, half)
 
 
 def coreset_in(data: str, options: Training) -> Any:
@@ -98,29 +91,23 @@ def libsvm_model(file: str, data: str, index_base: str) -> Model:
 
 
 def new_points(
-    model: Model, data: str, label: str | None, unlabelled: bool, part: str, index_base: str, decimal: str | None,
+    model: Model, data: str, label: str | None, unlabelled: bool, index_base: str, decimal: str | None,
     drop: tuple[str, ...] = (),
 ) -> Dataset:  # fmt: skip
     """Read new points for a model, by its layout and its preparation."""
     preparation, place = model.preparation, False if unlabelled else label
     files = files_of(data)
-    kind = kind_of(files[0])
-    need = f"--drop is {', '.join(drop)}: columns of CSV and Parquet files can be left out, and {data} is {kind}."
-    require(not drop or kind in TABLES, need)
-    if preparation is None and drop:  # which are left out of a table, that is taken as it is otherwise
-        preparation = Preparation(tuple(map(Column, model.columns or range(cast(int, model.basis.columns)))))
-    if preparation is not None and kind in TABLES:
+    if preparation is not None and kind_of(files[0]) in TABLES:
         wanted = Wanted(place, not unlabelled and label is None, decimal=decimal or preparation.decimal)
         return preparation.read(Source(files, wanted), model.layout, drop, model.coef.dtype)
-    if decimal not in (None, "."):
-        raise InputError(f"--decimal is {decimal!r}: the model was trained without; train it with --decimal , first.")
     return load(
         data,
         label=place,
         label_optional=not unlabelled,
-        part=part,
         features=model.basis.columns,
         dtype=model.coef.dtype,
         zero_based=zero_based(index_base),
         like=model.layout,
+        decimal=decimal or ".",
+        drop=drop,
     )

@@ -1,15 +1,19 @@
-"""Read numbers and labels as files write them, and turn labels into signs, codes or numbers.
+"""Columns of files, and labels: which columns are features, what is a number, and labels as signs, codes or numbers.
 
-Whole numbers stay whole, up to 64 bits; two labels are equal only if they agree to the last digit. Texts of missing
-values ("", "NA", "nan", ...) and infinite numbers are no labels. A number is written in ASCII digits, with a decimal
-point if any; whole numbers that float64 does not hold (identifiers, as a rule) are refused as features, never rounded.
+Whole numbers stay whole, up to 64 bits; two labels are equal only if they agree to the last digit: written labels that
+numbers would change or make equal stay text. Texts of missing values ("", "NA", "nan", ...) and infinite numbers are no
+labels. A number is written in ASCII digits, with a decimal point if any; whole numbers that float64 does not hold
+(identifiers, as a rule) are refused as features, never rounded.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
 import re
-from collections.abc import Iterable
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +28,8 @@ WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 EXACT = 2.0**53
 """Every whole number up to here is a float64."""
+UNSEEN = "which training has not seen"
+"""What notes say of texts and features of new rows."""
 
 
 def as_number(text: str, mark: str = ".") -> float | None:
@@ -71,13 +77,6 @@ class Texts(NamedTuple):
     codes: np.ndarray  # the index of each sample's, `(n,)`
 
 
-def coded(texts: Iterable[str]) -> Texts:
-    """Code the labels of samples in the order of their first occurrence."""
-    places: dict[str, int] = {}
-    codes = np.asarray([places.setdefault(text, len(places)) for text in texts], int)
-    return Texts(list(places), codes)
-
-
 def fault_of_text(text: str) -> str | None:
     """Describe the fault of a text as a label; None if it has none."""
     if is_missing(text):
@@ -88,51 +87,34 @@ def fault_of_text(text: str) -> str | None:
     return None if number is None or np.isfinite(number) else f"is {shown(text)}, which is not finite"
 
 
-def fault_of_label(text: str) -> str | None:
-    """Describe the fault of a label that may be a number, which must be kept to the last digit; None if it has none."""
-    value = value_of(text)
-    if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        return f"is {shown(text)}, which 64 bits do not hold: write it as text"
-    if isinstance(value, float) and rounds(text, value):
-        return f"is {shown(text)}, which float64 does not hold: write it as a whole number"
-    return fault_of_text(text)
+def of_texts(texts: list[str]) -> np.ndarray:
+    """Return written labels, `(n,)`, as integers or floats; as texts if one is no number, or numbers are not the same.
 
-
-def of_texts(name: str, texts: list[str]) -> np.ndarray:
-    """Convert written labels, `(n,)`, to integers, floats or texts; refuse numbers that become equal or change."""
-    for text in texts:
-        if fault := fault_of_label(text):
-            raise DataError(f"{name}: a label {fault}.")
+    Codes such as 01 beside 1 are one number, and whole numbers may need more digits than 64 bits or float64 hold.
+    """
     values = [value_of(text) for text in texts]
     if any(isinstance(value, str) for value in values):
         return np.asarray(texts)
-    if not all(isinstance(value, int) for value in values):
-        for text, value in zip(texts, values, strict=True):
-            if rounds(text, float(value)):
-                raise DataError(f"{name}: a label is {shown(text)}, and others have a point: float64 does not hold it.")
-        return np.asarray(values, np.float64)
-    seen: dict[Any, str] = {}
-    for text, value in zip(texts, values, strict=True):  # codes such as 01 together with 1 are one label as numbers
-        digits = text.lstrip("+")
-        if seen.setdefault(value, digits) != digits:
-            raise DataError(f"{name}: the labels {shown(seen[value])} and {shown(digits)} are one number: write text.")
-    labels = array_of(values)
-    if labels.dtype == object:
-        raise DataError(f"{name}: its labels go from {min(seen)} to {max(seen)}, which no 64 bits hold.")
-    return labels
+    if all(isinstance(value, int) for value in values):
+        labels = array_of(values)
+        same = labels.dtype != object and len(set(values)) == len({text.lstrip("+") for text in texts})
+    else:
+        labels = np.asarray(values, np.float64)
+        same = not any(map(rounds, texts, labels.tolist()))
+    return labels if same else np.asarray(texts)
 
 
-def joined(name: str, parts: list[Any]) -> np.ndarray:
+def joined(parts: list[Any]) -> np.ndarray:
     """Join the labels of the pieces of files, arrays or `Texts`, `(n,)`."""
     if not isinstance(parts[0], Texts):
         y = np.concatenate(parts)
         if y.dtype.kind in "iu":  # widened, so that arithmetic on labels cannot overflow
             return y if y.dtype == np.uint64 and y.max(initial=0) >= 2**63 else y.astype(np.int64)
         return y.astype(np.float64) if y.dtype.kind == "f" and y.dtype.itemsize > 8 else y
-    values, codes = coded(text for part in parts for text in part.values)
-    begins = np.cumsum([0, *(len(part.values) for part in parts)])
-    places = np.concatenate([codes[at:][part.codes] for at, part in zip(begins, parts, strict=False)])
-    return of_texts(name, values)[places]
+    places: dict[str, int] = {}
+    codes = [np.asarray([places.setdefault(text, len(places)) for text in part.values], int) for part in parts]
+    rows = [code[part.codes] for code, part in zip(codes, parts, strict=True)]
+    return of_texts(list(places))[np.concatenate(rows)]
 
 
 def array_of(classes: Iterable[Any]) -> np.ndarray:
@@ -251,14 +233,13 @@ def is_nothing(label: Any) -> bool:
 
 def index_of(positive: Any, present: list[Any]) -> int | None:
     """Return the index of the label that equals `positive`, is written like it, or is the number that it spells."""
-    if positive in present:
-        return present.index(positive)
-    texts = [str(label) for label in present]
-    if str(positive) in texts:
-        return texts.index(str(positive))
     numeric = all(isinstance(label, int | float) and not isinstance(label, bool) for label in present)
-    number = value_of(positive) if isinstance(positive, str) and numeric else None
-    return present.index(number) if number in present else None
+    number = value_of(positive) if isinstance(positive, str) and numeric else positive
+    texts: list[Any] = list(map(str, present))
+    for wanted, among in ((positive, present), (str(positive), texts), (number, present)):
+        if wanted in among:
+            return among.index(wanted)
+    return None
 
 
 def value_of(text: str) -> int | float | str:
@@ -267,3 +248,171 @@ def value_of(text: str) -> int | float | str:
         return int(text)
     number = as_number(text)
     return text if number is None else number
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The columns of a file.
+
+    Attributes:
+        columns: The names of the feature columns, or None if the file has none.
+        label: The place of the labels: a column's name, its index if columns have no names, or a key of npz that was
+            asked for; None if the format defines it.
+        index_base: The first index of a svmlight file, 0 or 1; None for other formats.
+    """
+
+    columns: tuple[str, ...] | None = None
+    label: str | int | None = None
+    index_base: int | None = None
+
+
+class Piece(NamedTuple):
+    """Some rows of one file."""
+
+    x: Any  # points, `(k, d)`: floats, a NumPy array or a SciPy CSR array
+    label: Any  # labels: an array `(k,)`, `Texts` of text, or None if there are none
+    unseen: Counter[Any] = Counter()  # how often texts without an indicator occur, by column and text
+
+
+def refuse(wrong: np.ndarray, say: Callable[[int], str]) -> None:
+    """Raise DataError if a row is wrong, `(k,)`; `say` tells where the first one is, what is wrong, and what to do."""
+    if wrong.any():
+        raise DataError(f"{say(int(wrong.argmax()))}.")
+
+
+def refuse_labels(label: Any, title: str, where: Callable[[int], str]) -> None:
+    """Refuse labels, an array of numbers or `Texts`, that are missing, not finite, or change as numbers."""
+    advice = "remove the row or fill it in"
+    if isinstance(label, Texts):
+        faults = [fault_of_text(text) for text in label.values]
+        wrong = np.asarray([fault is not None for fault in faults], bool)[label.codes]
+        refuse(wrong, lambda row: f"{where(row)}: {title} {faults[label.codes[row]]}; {advice}")
+    elif label.dtype.kind == "f":
+        wrong = ~np.isfinite(label) | rounded(label)
+        refuse(wrong, lambda row: f"{where(row)}: {title} is {label[row]}; {advice}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a caller says of files, and asks of them."""
+
+    label: Any = None  # column (a name or an index; the last by default) or key (npz); False: there are none
+    optional: bool = False  # whether there may be none, if `label` is None
+    features: int | None = None  # required number of feature columns; None: as many as the first file has
+    zero_based: bool | None = None  # whether svmlight indices count from 0
+    header: bool | None = None  # whether CSV files have one; None: see `tables.names_columns`
+    separator: str | None = None  # of fields in CSV files; None: a tab, a semicolon or a comma
+    decimal: str = "."  # the decimal mark of CSV files
+    like: Layout = Layout()  # the layout of the training file
+    whose: str = "the training file"  # the owner of that layout, for messages
+    drop: tuple[str | int, ...] = ()  # columns to leave out
+    absent: tuple[str | int, ...] = ()  # columns to leave out if they are there
+
+    @property
+    def named(self) -> set[Any]:
+        """Return the columns that the caller or the training file names."""
+        named = (self.label, self.like.label, *(self.like.columns or ()), *self.drop, *self.absent)
+        return {name for name in named if isinstance(name, str) and not PLACE.fullmatch(name)}
+
+
+PLACE = re.compile(r"-?[0-9]+")
+"""The place of a column, written as text; where a column has it for a name, that is meant."""
+
+
+class Columns(NamedTuple):
+    """The columns of one table."""
+
+    features: list[int]  # their places, in the order of the training file
+    label: int | None  # the place of the labels, or None
+    dropped: tuple[str | int, ...]  # what was left out, by name or place
+    layout: Layout
+    notes: tuple[str, ...]
+
+
+class Reader(NamedTuple):
+    """An open file that is no table."""
+
+    chosen: Columns
+    pieces: Callable[[int | None], Iterator[Piece]]  # all rows, so many a piece if the format has rows of one size
+
+
+def choose(name: str, keys: list[Any], wanted: Wanted, notes: tuple[str, ...] = ()) -> Columns:
+    """Choose the columns of a table, by their names or their places; refuse others than the training file had."""
+    width, named, left = len(keys), any(isinstance(key, str) for key in keys), set[int]()
+    if named or width != wanted.features:
+        left = {place for place, key in enumerate(keys) if key in (*wanted.drop, *wanted.absent)}
+        left |= {place_of("drop", name, keys, key) for key in wanted.drop if key not in keys}
+        left |= {key for key in wanted.absent if isinstance(key, int) and key < width}
+    there = [place for place in range(width) if place not in left]
+    label = _label(name, keys, named, there, wanted)
+    features = [place for place in there if place != label]
+    columns, known = wanted.like.columns, tuple(keys[place] for place in features)
+    many = Counter(keys[place] for place in there)
+    if odd := [place for place in there if keys[place] == "" or many[keys[place]] > 1]:
+        what = f"the name {keys[odd[-1]]!r} of another one" if keys[odd[-1]] else "no name"
+        advice = f"name it, or leave it out by its place (drop=, --drop {odd[-1]})"
+        raise DataError(f"{name}: column {odd[-1]} of the header has {what}: {advice}.")
+    if wanted.label is None and label is not None and label != there[-1]:
+        notes += (f"labels are in column {keys[label]!r}, as in {wanted.whose}",)
+    if columns is not None and named and known != columns:
+        if sorted(known) != sorted(columns):
+            raise DataError(f"{name}: {_difference(known, columns, wanted.whose)}.")
+        places = dict(zip(known, features, strict=True))
+        features, known = [places[column] for column in columns], columns
+        notes += (f"columns are put in the order of {wanted.whose}",)
+    layout = Layout(known if named else None, None if label is None else keys[label])
+    return Columns(features, label, tuple(keys[place] for place in sorted(left)), layout, notes)
+
+
+def place_of(what: str, name: str, keys: list[Any], key: str | int) -> int:
+    """Return the place of a column that `what` names, or gives by its place; a name goes before a place."""
+    width = len(keys)
+    if key in keys:
+        return keys.index(key)
+    if PLACE.fullmatch(str(key)) and -width <= int(key) < width:
+        return int(key) % width
+    named = any(isinstance(key, str) for key in keys)
+    listed = ", ".join(keys[:10]) if named else f"places from 0 to {width - 1}, and no header"
+    raise InputError(f"{what} is {key!r}: {name} has no column of that name or place; it has {listed}.")
+
+
+def _label(name: str, keys: list[Any], named: bool, there: list[int], wanted: Wanted) -> int | None:
+    """Return the place of the labels: where they are asked for, else where training had them, else the last column."""
+    asked, known, columns, names = wanted.label, wanted.like.label, wanted.like.columns, [keys[at] for at in there]
+    if asked is None and named and columns is not None:
+        if isinstance(known, str) and known in names and known not in columns:
+            asked = known
+        elif wanted.optional and set(names) <= set(columns):
+            asked = False
+        else:
+            raise DataError(
+                f"{name}: {_difference(names, columns, wanted.whose)}; name the column of the labels (label=, "
+                "--label), or say that there is none (label=False, --unlabelled)."
+            )
+    elif asked is None and wanted.optional and len(there) == wanted.features:
+        asked = False
+    elif asked is None and (isinstance(known, int) or columns is not None):
+        asked = known
+    if len(there) < (1 if asked is False else 2):
+        advice = "features and a label are needed (in CSV a comma, a semicolon or a tab divides them)"
+        raise DataError(f"{name}: has one column only, or none; {advice}.")
+    if asked is False or asked is None:
+        return None if asked is False else there[-1]
+    place = place_of("label", name, keys, asked)
+    if place not in there:
+        raise InputError(f"label is {asked!r}: this column is left out (--drop); drop another one.")
+    return place
+
+
+def _difference(names: Any, columns: Any, whose: str) -> str:
+    """Describe the difference between the columns of two files."""
+    missing = [column for column in columns if column not in names]
+    unknown = [column for column in names if column not in columns]
+    hint = f" (leave it out: --drop {shlex.quote(','.join(unknown[:6]))})" if whose == Wanted.whose else ""
+    found = (("lacks", missing, f"{whose} had"), ("has", unknown, f"{whose} had not{hint}"))
+    parts = [
+        f"{verb} the column{'s' * (len(listed) > 1)} {', '.join(map(repr, listed[:6]))}, which {training}"
+        for verb, listed, training in found
+        if listed
+    ]
+    return "; ".join(parts) or f"has the features of {whose} and no other column"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.errors import InputError, is_concrete, require_finite, require_package
 from jaxsvm.points.rows import PointsLike, distinct_entries, is_sparse
 from jaxsvm.runtime.arrays import in_a_line, transfers
 
@@ -20,8 +20,8 @@ from jaxsvm.runtime.arrays import in_a_line, transfers
 class Scaling:
     """The map `(x - offset) * factor`, column by column, learnt from training points. A pytree.
 
-    Sparse points (SciPy or `jaxsvm` CSR) are scaled but never shifted, since a shift would fill them: the constructors
-    give them an offset of zero.
+    The constructors learn it outside `jit`; it is applied anywhere. Sparse points (SciPy or `jaxsvm` CSR) are scaled
+    but never shifted, since a shift would fill them: the constructors give them an offset of zero.
 
     Attributes:
         offset: `(d,)`.
@@ -39,20 +39,22 @@ class Scaling:
         """Learn the map of columns to mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
 
         Args:
-            x: Points `(n, d)`: anything array-like, or CSR. NumPy and sparse points are summed in float64.
+            x: Points `(n, d)`: anything array-like, or CSR. They are summed in float64.
 
         Raises:
-            InputError: If points are not `(n, d)` or not finite.
+            InputError: If points are not `(n, d)`, not finite, or traced.
         """
         points, low, high = _ranges(x)
-        unit = _unit_of(low, high)  # squares of numbers near 1 neither overflow nor vanish
+        largest = np.maximum(abs(low), abs(high))
+        unit = np.ldexp(np.ones_like(largest), np.clip(np.frexp(largest)[1] - 1, -1000, 1000))
         if is_sparse(points):
-            return cls(*_offset_and_factor(0 * low, _sparse_deviation(points, unit), low, high, points.dtype))
-        xp = _namespace(points)
-        accumulator = points.dtype if xp is jnp else np.float64  # NumPy adds up columns in order: float32 loses digits
-        mean = xp.mean(points / unit, axis=0, dtype=accumulator) * unit
-        deviation = xp.std(points / unit, axis=0, dtype=accumulator) * unit
-        return cls(*_offset_and_factor(mean, deviation, low, high, points.dtype))
+            points.data /= unit[points.indices]  # squares of numbers near 1 neither overflow nor vanish
+            sums = require_package("sklearn.utils.sparsefuncs", "scaling sparse points")
+            mean, deviation = 0 * unit, np.sqrt(sums.mean_variance_axis(points, axis=0)[1])
+        else:
+            points = points / unit
+            mean, deviation = (f(points, axis=0, dtype=np.float64) for f in (np.mean, np.std))
+        return cls(*_offset_and_factor(mean * unit, deviation * unit, low, high))
 
     @classmethod
     @transfers
@@ -63,16 +65,16 @@ class Scaling:
             x: Points `(n, d)`: anything array-like, or CSR.
 
         Raises:
-            InputError: If points are not `(n, d)` or not finite.
+            InputError: If points are not `(n, d)`, not finite, or traced.
         """
         points, low, high = _ranges(x)
         if is_sparse(points):
             low, high = 0 * low, np.maximum(abs(low), abs(high))
         with np.errstate(over="ignore"):
             spread = high - low
-        if is_concrete(spread) and not np.isfinite(np.asarray(spread)).all():
-            raise InputError(f"x goes from {low.min():.3g} to {high.max():.3g}: more than {points.dtype} can subtract.")
-        return cls(*_offset_and_factor(low, spread, low, high, points.dtype))
+        if not np.isfinite(spread).all():
+            raise InputError(f"x goes from {low.min():.3g} to {high.max():.3g}: more than {low.dtype} can subtract.")
+        return cls(*_offset_and_factor(low, spread, low, high))
 
     @transfers
     def __call__(self, x: PointsLike) -> Any:
@@ -81,7 +83,7 @@ class Scaling:
         Raises:
             InputError: If the number of columns differs, or points are sparse and the offset is not zero.
         """
-        points = _points(x, check=False)
+        points = _points(x)
         d = self.offset.shape[0]
         if points.shape[1] != d:
             raise InputError(f"x has {points.shape[1]} columns: {d} are needed, as in the points of the scaling.")
@@ -109,17 +111,13 @@ def _with_stored(x: Any, data: Any) -> Any:
     return dataclasses.replace(x, data=data)  # jaxsvm's own CSR
 
 
-def _namespace(x: Any) -> Any:
-    return jnp if isinstance(x, jax.Array) else np
-
-
-def _points(x: Any, check: bool = True) -> Any:
+def _points(x: Any) -> Any:
     """Return points `(n, d)` of their own type, but floating (float32 at least)."""
     if hasattr(x, "tocsr"):
         x = distinct_entries(x)
     elif not (is_sparse(x) or isinstance(x, jax.Array)):
         x = np.asarray(x)
-    if len(x.shape) != 2 or (check and 0 in x.shape):
+    if len(x.shape) != 2:
         raise InputError(f"x has shape {x.shape}: points (n, d) are needed.")
     if not jnp.issubdtype(x.dtype, jnp.floating):
         if x.dtype.kind not in "biu":
@@ -127,53 +125,36 @@ def _points(x: Any, check: bool = True) -> Any:
         x = x.astype(np.result_type(x.dtype, np.float32))
     elif x.dtype.itemsize < 4:
         x = _with_stored(x, _stored(x).astype(np.float32))
-    if check:
-        require_finite("x", _stored(x))
     return x
 
 
-def _ranges(x: Any) -> tuple[Any, Any, Any]:
-    """Return points as `_points` does, and the least and the largest value of every column; unstored zeros count."""
-    points, xp = _points(x), _namespace(x)
+def _ranges(x: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+    """Return concrete points, of NumPy or SciPy's CSR, and the least and the largest value of every column."""
+    points = _points(x)
+    if 0 in points.shape:
+        raise InputError(f"x has shape {points.shape}: points (n, d) are needed.")
+    require_finite("x", _stored(points))
+    if not is_concrete(points):
+        raise InputError("x is being traced: learn the scaling outside jit, or write (x - x.mean(0)) / x.std(0).")
     if not is_sparse(points):
-        return points, xp.min(points, axis=0), xp.max(points, axis=0)
-    indices, data = np.asarray(points.indices), np.asarray(points.data, float)
-    full = np.bincount(indices, minlength=points.shape[1]) == points.shape[0]
-    low, high = np.where(full, np.inf, 0.0), np.where(full, -np.inf, 0.0)
-    np.minimum.at(low, indices, data)
-    np.maximum.at(high, indices, data)
-    return points, low, high
+        points = np.asarray(points)
+        return points, points.min(axis=0), points.max(axis=0)
+    make = require_package("scipy.sparse", "scaling sparse points").csr_array
+    parts = (np.array(points.data), np.asarray(points.indices), np.asarray(points.indptr))
+    rows = make(parts, shape=points.shape)
+    return rows, rows.min(axis=0).toarray().ravel(), rows.max(axis=0).toarray().ravel()
 
 
-def _sparse_deviation(x: Any, unit: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of every column about its mean, which is computed in some unit."""
-    n, d = x.shape
-    indices = np.asarray(x.indices)
-    data = np.asarray(x.data, float) / unit[indices]
-    mean = np.bincount(indices, data, d) / n
-    squares = np.bincount(indices, (data - mean[indices]) ** 2, d)
-    return np.sqrt((squares + (n - np.bincount(indices, minlength=d)) * mean**2) / n) * unit
-
-
-def _unit_of(low: Any, high: Any) -> Any:
-    """Return a power of two near the largest absolute value of each column: dividing by it rounds nothing."""
-    xp = _namespace(low)
-    largest = xp.maximum(abs(low), abs(high))
-    return xp.ldexp(xp.ones_like(largest), xp.where(largest > 0, xp.frexp(largest)[1] - 1, 0))
-
-
-def _offset_and_factor(offset: Any, spread: Any, low: Any, high: Any, dtype: Any) -> tuple[Array, Array]:
-    """Return offset and 1 / spread in JAX's dtype for `dtype`; 1 if there is no spread that can be inverted.
+def _offset_and_factor(offset: Any, spread: Any, low: np.ndarray, high: np.ndarray) -> tuple[Array, Array]:
+    """Return offset and 1 / spread in JAX's dtype for that of the points; 1 if there is no spread that can be inverted.
 
     A spread of no more than a unit in the last place of the column's largest value, in the dtype of the points, is
     rounding; so are a few such units of the float64 in which it was computed.
     """
-    xp = _namespace(spread)
-    largest = xp.maximum(abs(low), abs(high))
-    eps = max(float(jnp.finfo(dtype).eps), 4 * float(np.finfo(np.float64).eps))
-    varies = (low < high) & (spread > eps * largest)
-    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    eps = max(np.finfo(low.dtype).eps, 4 * np.finfo(np.float64).eps)
+    varies = (low < high) & (spread > eps * np.maximum(abs(low), abs(high)))
+    dtype = jax.dtypes.canonicalize_dtype(low.dtype)
     with np.errstate(over="ignore"):
-        offset, spread = xp.asarray(offset, dtype), xp.asarray(spread).astype(dtype)
-    usable = varies & (spread > jnp.finfo(dtype).tiny) & xp.isfinite(spread)
-    return jnp.asarray(offset), jnp.asarray(xp.where(usable, 1 / xp.where(usable, spread, 1), 1), dtype)
+        offset, spread = np.asarray(offset, dtype), np.asarray(spread, dtype)
+    usable = varies & (spread > np.finfo(dtype).tiny) & np.isfinite(spread)
+    return jnp.asarray(offset), jnp.asarray(np.where(usable, 1 / np.where(usable, spread, 1), 1), dtype)

@@ -1,4 +1,4 @@
-"""Read text by pyarrow and scikit-learn: tables (CSV, Parquet and Feather files, data frames) and svmlight.
+"""Read files by pyarrow (CSV, Parquet, Feather, data frames), scikit-learn (svmlight) and NumPy (npz, npy).
 
 pyarrow divides CSV into fields, which stay text here: numbers are converted as they are written, labels keep their
 digits. What a library says of a broken file is passed on with the file's name.
@@ -11,11 +11,12 @@ import dataclasses
 import functools
 import gzip
 import io
+import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,18 +24,21 @@ from jaxsvm.datasets.labels import (
     EXACT,
     MISSING,
     NUMBER,
-    WHOLE,
+    Columns,
+    Layout,
+    Piece,
+    Reader,
     Texts,
+    Wanted,
     as_number,
-    coded,
-    fault_of_label,
-    fault_of_text,
+    choose,
     is_missing,
+    refuse,
+    refuse_labels,
     rounded,
     rounds,
     shown,
 )
-from jaxsvm.datasets.layout import NAMED, Columns, Fault, Piece, Wanted, choose, of_labels, without
 from jaxsvm.errors import DataError, InputError, require_package
 
 FILL = 'fill it in (impute="mean", --impute mean), or leave the row or the column (drop=, --drop) out'
@@ -81,15 +85,6 @@ class Column:
         return [str(self.key)] if self.categories is None else [f"{self.key}={text}" for text in self.categories]
 
 
-class Batch(NamedTuple):
-    """Rows of a table as they are written."""
-
-    columns: Sequence[Any]  # of Arrow
-    numbers: np.ndarray  # the number of each row in the file
-    where: Callable[[list[int]], list[str]]  # says where rows of some numbers are
-    bad: Sequence[Any] = ()  # what pyarrow says of lines of another number of fields, which were left out
-
-
 @dataclasses.dataclass(frozen=True)
 class Table:
     """The rows of a table, and which columns are features and labels."""
@@ -98,25 +93,26 @@ class Table:
     keys: list[Any]  # the names of all columns, or their places in a file without a header
     chosen: Columns
     decimal: str | None  # the decimal mark of numbers that are written as text; None: text is no number
-    batches: Callable[[int | None], Iterable[Batch]]  # all rows, so many a batch where the format has rows of one size
+    batches: Callable[[int | None], Iterator[Sequence[Any]]]  # Arrow's columns, of so many rows
+    where: Callable[[int], str]  # says where the row of a number is, from 0
     columns: tuple[Column, ...] | None = None  # what is done to the features; None: nothing
 
     def pieces(self, step: int | None = None) -> Iterator[Piece]:
-        """Yield all rows, and after them the lines that are none."""
-        for batch in self.batches(step):
-            yield self.piece(batch)
-            if batch.bad:
-                label = None if self.chosen.label is None else Texts([], np.zeros(0, int))
-                x = np.zeros((0, len(self.chosen.features)))
-                yield Piece(x, label, len(batch.bad), functools.partial(_of_other_width, batch))
+        """Yield all rows."""
+        first = 0
+        for columns in self.batches(step):
+            yield self._piece(columns, lambda row, first=first: self.where(first + row))
+            first += len(columns[0])
 
-    def piece(self, batch: Batch) -> Piece:
+    def _piece(self, columns: Sequence[Any], where: Callable[[int], str]) -> Piece:
         """Make points of rows: numbers, missing ones filled in, and indicators of texts; refuse other types."""
-        parts, unseen = [np.zeros((len(batch.numbers), 0), np.float32)], Counter[Any]()
-        label, faults = (None, []) if self.chosen.label is None else self._labels(batch.columns[self.chosen.label])
+        if self.decimal is not None:
+            _refuse_ends_of_lines(columns, where)
+        parts, faults, unseen = [np.zeros((len(columns[0]), 0), np.float32)], [], Counter[Any]()
+        label = None if self.chosen.label is None else self._labels(columns[self.chosen.label], where)
         plain = [Column(self.keys[place]) for place in self.chosen.features]
         for place, how in zip(self.chosen.features, plain if self.columns is None else self.columns, strict=False):
-            column, kind = batch.columns[place], str(batch.columns[place].type)
+            column, kind = columns[place], str(columns[place].type)
             if how.categories is not None:
                 x, wrong, strange = indicators(column, how)
                 unseen.update(strange)
@@ -128,11 +124,14 @@ class Table:
             else:
                 said = f"column {how.key!r} is of type {kind}; numbers are needed"
                 raise DataError(f"{self.name}: {said}: leave the column out (drop=, --drop).")
+            if wrong.any():
+                row = int(wrong.argmax())
+                faults.append((row, self._fault(column[row].as_py(), how.key)))
             parts.append(x)
-            faults.append((wrong, lambda row, column=column, key=how.key: self._fault(column[row].as_py(), key)))
-        x = np.concatenate(parts, axis=1)
-        piece = without(faults, x, label, lambda rows: batch.where(batch.numbers[rows].tolist()))
-        return piece._replace(unseen=unseen)
+        if faults:
+            row, said = min(faults, key=lambda fault: fault[0])
+            raise DataError(f"{where(row)}: {said}.")
+        return Piece(np.concatenate(parts, axis=1), label, unseen)
 
     def _fault(self, value: Any, key: str | int) -> str:
         """Describe what is wrong with a value of a feature, and what to do."""
@@ -140,39 +139,30 @@ class Table:
         if is_missing(text):
             return f"{where} missing; {FILL}"
         number = None if isinstance(value, str) and self.decimal is None else as_number(text, self.decimal or ".")
-        if number is not None and np.isinf(number):
-            return f"{where} {number}; a finite number is needed"
         if number is not None:
             advice = "an identifier is no feature: leave it out (drop=, --drop)"
-            return f"{where} {shown(text)}, a whole number that float64 does not hold; {advice}"
+            return f"{where} {text[:40]}, a number that float64 does not hold; {advice}"
         other = "," if self.decimal == "." else "."
         if self.decimal is not None and as_number(text, other) is not None:
             return f"{where} {shown(text)}; its decimal mark is {other!r}: say decimal={other!r} (--decimal {other})"
         return f"{where} {shown(text)}; {ENCODE}"
 
-    def _labels(self, column: Any) -> tuple[Any, list[Fault]]:
-        """Return labels as they are, an array, or `Texts` of what may be numbers; and which are none."""
-        kind, where = str(column.type), f"the label (column {self.chosen.layout.label!r})"
+    def _labels(self, column: Any, where: Callable[[int], str]) -> Any:
+        """Return labels as they are: an array, or `Texts` of what may be numbers; refuse missing ones."""
+        kind, title = str(column.type), f"the label (column {self.chosen.layout.label!r})"
         digits = self.decimal is not None or kind.startswith("decimal")
         if is_numeric(kind) and not digits:
-            numbers = np.zeros(len(column)) if kind == "null" else flat(column)
-            missing = lacks(column), lambda _: f"{where} is missing; remove the row or fill it in"
-            return numbers, [missing, of_labels(numbers, where)]
+            refuse(lacks(column), lambda row: f"{where(row)}: {title} is missing; remove the row or fill it in")
+            refuse_labels(numbers := flat(column), title, where)
+            return numbers
         if not (digits or is_text(kind)):
-            raise DataError(f"{self.name}: {where} is of type {kind}; numbers, booleans or text are needed.")
+            raise DataError(f"{self.name}: {title} is of type {kind}; numbers, booleans or text are needed.")
         label = texts_of([column])
         if self.decimal == ",":
             swapped = [text.replace(",", ".") if as_number(text, ",") is not None else text for text in label.values]
             label = label._replace(values=swapped)
-        faults = [of_labels(label, where, fault_of_label if digits else fault_of_text)]
-        return (label if digits else np.asarray(label.values, dtype=str)[label.codes]), faults
-
-
-def _of_other_width(batch: Batch) -> list[str]:
-    """Say where lines have another number of fields."""
-    places = batch.where([row.number for row in batch.bad[:NAMED]])
-    widths = [f"Expected {row.expected_columns} columns, got {row.actual_columns}" for row in batch.bad]
-    return [f"{place}: {said}" for place, said in zip(places, widths, strict=False)]
+        refuse_labels(label, title, where)
+        return label if digits else np.asarray(label.values, dtype=str)[label.codes]
 
 
 def typed(name: str, kind: str, wanted: Wanted, frame: Any = None) -> Table:
@@ -189,20 +179,14 @@ def typed(name: str, kind: str, wanted: Wanted, frame: Any = None) -> Table:
     named = ", ".join(repr(key) for key in index if not key.startswith("__index_level_"))
     notes = (f"the index that pandas wrote as a column is left out{named and f' ({named})'}",) if index else ()
 
-    def where(numbers: list[int]) -> list[str]:
-        return [f"{name}, row {number} (from 0)" for number in numbers]
-
-    def batches(step: int | None) -> Iterator[Batch]:
-        first = 0
+    def batches(step: int | None) -> Iterator[Sequence[Any]]:
         with told(name):
             for batch in rows.to_batches(**{} if step is None else {"batch_size": step, "batch_readahead": 1}):
-                columns = [a.dictionary_decode() if str(a.type).startswith("dictionary") else a for a in batch.columns]
                 if len(batch):
-                    yield Batch(columns, np.arange(first, first + len(batch)), where)
-                first += len(batch)
+                    yield [a.dictionary_decode() if str(a.type).startswith("dictionary") else a for a in batch.columns]
 
     chosen = choose(name, names, dataclasses.replace(wanted, absent=(*wanted.absent, *index)), notes)
-    return Table(name, names, chosen, None, batches)
+    return Table(name, names, chosen, None, batches, lambda row: f"{name}, row {row} (from 0)")
 
 
 def delimited(name: str, wanted: Wanted) -> Table:
@@ -219,18 +203,13 @@ def delimited(name: str, wanted: Wanted) -> Table:
     of_rows = wanted.header is not False and not any(map(_is_number, first)) and len(rows) > 1
     of_rows = of_rows and all(len(row) == len(first) + 1 and row[-1] for row in rows[1:])  # R's write.table
     header = wanted.header
-    named = header if header is not None else of_rows or names_columns([first, *below], wanted.named)
+    named = header if header is not None else of_rows or names_columns(first, below, wanted.named)
     if named is None:
-        word = shown(next(field for field in first if not _is_number(field)))
-        advice = "if the line names the columns, say so (header=True, --label NAME), if not, header=False"
-        raise DataError(f"{name}, line {lines[0][0]}: {word} is no number, and other fields are; {advice}.")
+        advice = "say header=True if they are (--label NAME), header=False if not, or write other names above them"
+        raise DataError(f"{name}, line {lines[0][0]}: {shown(', '.join(first))} may be names of columns: {advice}.")
     keys, notes = [""] * of_rows + first if named else list(range(len(first))), ()
-    numbers = [title for title in first if named and header is None and _is_number(title)]
-    if numbers and not wanted.named & set(first):
-        listed = ", ".join(numbers[:3]) + (" and more" if len(numbers) > 3 else "")
-        notes = (f"the first line is taken for the names of the columns, though it has numbers, {listed}",)
     if keys[0] == "" and len(keys) > 2:
-        notes += ("the first column has no name: it is left out as the names of the rows",)
+        notes = ("the first column has no name: it is left out as the names of the rows",)
         wanted = dataclasses.replace(wanted, absent=(*wanted.absent, 0))
     if any("\ufffd" in str(key) for key in keys):
         raise DataError(f"{name}, line {lines[0][0]}: no UTF-8 text; save the file as UTF-8 (iconv -t UTF-8).")
@@ -238,56 +217,61 @@ def delimited(name: str, wanted: Wanted) -> Table:
     kept = {*chosen.features, chosen.label}
     used = [place in kept for place in range(len(keys))]
     skip, longest = lines[0][0] - (not named), max(map(len, head))
-    return Table(name, keys, chosen, wanted.decimal, lambda _: _batches(name, separator, skip, used, longest))
 
-
-def _batches(name: str, separator: str, skip: int, used: list[bool], longest: int) -> Iterator[Batch]:
-    """Yield the lines of a CSV file behind the first `skip`; of columns that are not used any bytes."""
-    arrow, reader = (require_package(f"pyarrow{end}", "reading CSV files") for end in ("", ".csv"))
-    bad, line = [], skip + 1  # what pyarrow leaves out, and the number of the next line; empty ones are not counted
-
-    def where(numbers: list[int]) -> list[str]:
+    def where(row: int) -> str:
         with opened(name) as file:
-            text, last = io.TextIOWrapper(file, errors="replace"), max(numbers, default=0)
-            written = (at for at, line in enumerate(text, 1) if at <= skip or line.strip("\n"))
-            places = dict(zip(range(1, last + 1), written, strict=False))
-        return [f"{name}, line {places[number]}" for number in numbers]
+            text = io.TextIOWrapper(file, errors="replace")
+            written = (at for at, line in enumerate(text, 1) if at > skip and not _is_blank(line))
+            return f"{name}, line {next(itertools.islice(written, row, None))}"
+
+    fields = functools.partial(_fields, name, separator, skip, used, longest, where)
+    return Table(name, keys, chosen, wanted.decimal, fields, where)
+
+
+def _is_blank(line: str) -> bool:
+    return not line.strip(" \r\n")
+
+
+def _fields(
+    name: str, separator: str, skip: int, used: list[bool], longest: int, where: Callable[[int], str], _: int | None
+) -> Iterator[Sequence[Any]]:
+    """Yield the fields of a CSV file's lines behind the first `skip`, by column; of those not used any bytes."""
+    arrow, reader = (require_package(f"pyarrow{end}", "reading CSV files") for end in ("", ".csv"))
+    blank: list[Any] = []  # lines of blanks, which are passed over
+    bad: list[Any] = []  # the first line with another number of fields
+
+    def unlike(row: Any) -> str:
+        (blank if _is_blank(row.text) else bad).append(row)
+        return "error" if bad else "skip"
 
     types = {str(place): arrow.string() if of_use else arrow.binary() for place, of_use in enumerate(used)}
-    with told(name):
-        batches = reader.open_csv(
-            arrow.input_stream(name, {".gz": "gzip", ".bz2": "bz2"}.get(os.path.splitext(name)[1].lower())),
-            reader.ReadOptions(
-                column_names=list(types), use_threads=False, skip_rows=skip,
-                block_size=max(BYTES_PER_PIECE, 8 * longest),  # a block holds a line at least
-            ),
-            reader.ParseOptions(
-                delimiter=separator, invalid_row_handler=lambda row: bad.append(row) or "skip"
-            ),
-            reader.ConvertOptions(column_types=types),
-        )  # fmt: skip
-        for batch in batches:
-            size, found = len(batch), bad[:]
-            numbers = np.setdiff1d(np.arange(line, line + size + len(found)), [row.number for row in found])[:size]
-            line = int(numbers[-1]) + 1 if size else line
-            bad[:] = [row for row in found if row.number >= line]
-            bad_here = [row for row in found if row.number < line and row.text.strip()]
-            yield _with_lines(Batch(batch.columns, numbers, where, bad_here))
-        if bad := [row for row in bad if row.text.strip()]:
-            yield _with_lines(Batch([arrow.array([], kind) for kind in types.values()], np.zeros(0, int), where, bad))
+    try:
+        with told(name):
+            batches = reader.open_csv(
+                arrow.input_stream(name, {".gz": "gzip", ".bz2": "bz2"}.get(os.path.splitext(name)[1].lower())),
+                reader.ReadOptions(
+                    column_names=list(types), use_threads=False, skip_rows=skip,
+                    block_size=max(BYTES_PER_PIECE, 8 * longest),  # a block holds a line at least
+                ),
+                reader.ParseOptions(delimiter=separator, invalid_row_handler=unlike),
+                reader.ConvertOptions(column_types=types),
+            )  # fmt: skip
+            yield from (batch.columns for batch in batches)
+    except DataError:
+        if not bad:
+            raise
+        place = where(bad[0].number - skip - 1 - len(blank))
+        widths = f"Expected {bad[0].expected_columns} columns, got {bad[0].actual_columns}"
+        raise DataError(f"{place}: {widths}.") from None
 
 
-def _with_lines(batch: Batch) -> Batch:
-    """Return rows of text; refuse a quotation mark that swallows the ends of lines."""
-    over = [row.number for row in batch.bad if len(row.text.splitlines()) > 1]
-    for column in batch.columns:
+def _refuse_ends_of_lines(columns: Sequence[Any], where: Callable[[int], str]) -> None:
+    """Refuse fields that hold a line's end: a stray quotation mark swallows the lines up to the next one."""
+    advice = "a quotation mark opens a field and closes it in the same line"
+    for column in columns:
         if any(end in memoryview(column.buffers()[2] or b"").tobytes() for end in (b"\n", b"\r")):
-            compute = _arrow()[1]
-            over += batch.numbers[flat(compute.match_substring_regex(column, "[\r\n]"))].tolist()
-    if over:
-        advice = "a quotation mark opens a field and closes it in the same line"
-        raise DataError(f"{batch.where([min(over)])[0]}: a field holds a line's end; {advice}.")
-    return batch
+            over = flat(_arrow()[1].match_substring_regex(column, "[\r\n]"))
+            refuse(over, lambda row: f"{where(row)}: a field holds a line's end; {advice}")
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -354,8 +338,7 @@ def texts_of(columns: list[Any]) -> Texts:
         compute.if_else(a, "True", "False") if str(a.type) == "bool" else a.cast(arrow.string()) for a in columns
     ]
     texts = compute.utf8_trim_whitespace(compute.fill_null(arrow.concat_arrays(written), "")).dictionary_encode()
-    values, codes = coded(texts.dictionary.to_pylist())
-    return Texts(values, codes[flat(texts.indices)])
+    return Texts(texts.dictionary.to_pylist(), flat(texts.indices))
 
 
 def indicators(column: Any, how: Column) -> tuple[np.ndarray, np.ndarray, dict[Any, int]]:
@@ -369,27 +352,21 @@ def indicators(column: Any, how: Column) -> tuple[np.ndarray, np.ndarray, dict[A
     return (codes[texts.codes][:, None] == np.arange(len(places))).astype(float), wrong, strange
 
 
-def names_columns(rows: list[list[str]], known: set[str]) -> bool | None:
-    """Return whether the first of some lines names the columns; None if it may or may not.
+def names_columns(first: list[str], below: list[list[str]], known: set[str]) -> bool | None:
+    """Return whether the first line names the columns: it has a name that is known, or no number; None if it may.
 
-    A line without numbers does, unless all its texts come again below, and one with a name that is known. One with
-    numbers does if they count up by ones, as those of pandas and years do, and its texts are not in the lines below:
-    there are numbers or other texts.
+    It may if the texts of a line without numbers all come again in the next lines, if one stands above numbers, or if
+    the numbers are 0, 1, ..., as those of pandas, and the texts do not come again.
     """
-    first, below = rows[0], rows[1:]
     numbers = [field for field in first if _is_number(field)]
-    texts = [at for at, field in enumerate(first) if not _is_number(field) and not is_missing(field)]
+    texts = [at for at, field in enumerate(first) if not (_is_number(field) or is_missing(field))]
     beneath = [[row[at] for row in below if not is_missing(row[at])] for at in texts]
     fresh = [first[at] not in fields for at, fields in zip(texts, beneath, strict=True)]
     if known & set(first) or not numbers:
-        return bool(known & set(first)) or any(fresh) or not texts
-    counted = all(map(WHOLE.fullmatch, numbers))
-    counted = counted and [int(field) - int(numbers[0]) for field in numbers] == list(range(len(numbers)))
-    if any(fields and all(map(_is_number, fields)) for fields in beneath):
-        return True if (counted and len(numbers) > 1) or len(texts) > len(numbers) else None
-    if not counted or len(below) < 3:
-        return False
-    return len(numbers) > 1 and all(fresh) if texts else numbers[0] == "0" and len(numbers) > 1 + (first[0] != "")
+        return True if known & set(first) or any(fresh) or not texts else None
+    counted = len(below) > 2 and len(numbers) > 1 and numbers == list(map(str, range(len(numbers))))
+    over_numbers = any(fields and all(map(_is_number, fields)) for fields in beneath)
+    return None if over_numbers or (counted and all(fresh)) else False
 
 
 def _is_number(field: str) -> bool:
@@ -403,25 +380,23 @@ def svmlight(name: str, labelled: bool, step: int | None = None) -> Iterator[Pie
     with opened(name) as file:
         while block := file.read(BYTES_PER_PIECE) + file.readline():
             lines = block.count(b"\n")
-            yield from _rows(name, block.removeprefix(b"\xef\xbb\xbf") if line == 1 else block, line, labelled)
+            yield _rows(name, block.removeprefix(b"\xef\xbb\xbf") if line == 1 else block, line, labelled)
             line += lines
 
 
-def _rows(name: str, block: bytes, line: int, labelled: bool) -> Iterator[Piece]:
-    """Yield the rows of a block; what follows a damaged line is read only when it is asked for."""
+def _rows(name: str, block: bytes, line: int, labelled: bool) -> Piece:
+    """Return the rows of a block; name the first line that is none, which is found by halving."""
     try:
-        piece = parsed(block, labelled)
+        return parsed(block, labelled)
     except (ValueError, OverflowError) as error:
         lines = block.splitlines(keepends=True)
         if half := len(lines) // 2:
-            yield from _rows(name, b"".join(lines[:half]), line, labelled)
-            yield from _rows(name, b"".join(lines[half:]), line + half, labelled)
-            return
+            _rows(name, b"".join(lines[:half]), line, labelled)
+            _rows(name, b"".join(lines[half:]), line + half, labelled)
         expected = "files of other formats are named so (.csv, .npz, .parquet, .feather), or format= says which"
-        message = f"{name}, line {line}: {str(error).strip()}; svmlight is '+1 3:0.5 7:1' ({expected})"
-        piece = parsed(b"", labelled)._replace(damaged=1, messages=lambda: [message])
-    if piece.x.shape[0] or piece.damaged:
-        yield piece
+        raise DataError(
+            f"{name}, line {line}: {str(error).strip()}; svmlight is '+1 3:0.5 7:1' ({expected})."
+        ) from error
 
 
 def parsed(block: bytes, labelled: bool) -> Piece:
@@ -442,3 +417,76 @@ def parsed(block: bytes, labelled: bool) -> Piece:
     different, codes = np.unique(y, return_inverse=True)  # the format does not distinguish 1 from 1.0
     label = Texts([str(int(y)) if y == np.rint(y) else repr(y) for y in different.tolist()], codes)
     return Piece(require_package("scipy.sparse", "svmlight files").csr_array(x), label if labelled else None)
+
+
+def arrays(name: str, kind: str, wanted: Wanted) -> Reader:
+    """Open an npz file, for its arrays, or the rows of an npy file."""
+    with told(name):
+        x, y, chosen = (_of_rows if kind == "npy" else _of_archive)(name, wanted)
+        y = np.char.decode(y, "utf-8") if y is not None and y.dtype.kind == "S" else y
+    fit = x.ndim == 2 and x.shape[1] and x.dtype.kind in "biuf"
+    if not fit or (y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in "biufU")):
+        found = "" if y is None else f" and y is {y.dtype} of shape {y.shape}"
+        needed = "numbers (n, d), d >= 1, and numbers or strings (n,) are needed"
+        raise DataError(f"{name}: X is {x.dtype} of shape {x.shape}{found}; {needed}.")
+
+    def pieces(step: int | None) -> Iterator[Piece]:
+        n = x.shape[0]
+        for first in range(0, n, step or max(n, 1)):
+            last = min(first + (step or n), n)
+            yield _piece(name, x[first:last], None if y is None else np.asarray(y[first:last]), first)
+
+    return Reader(chosen, pieces)
+
+
+def _of_rows(name: str, wanted: Wanted) -> tuple[Any, Any, Columns]:
+    """Return features and labels of an array of rows, and which columns they are."""
+    rows = np.load(name, mmap_mode="r", allow_pickle=False)
+    if rows.ndim != 2:
+        raise DataError(f"{name}: has shape {rows.shape}; rows of features and a label are needed.")
+    chosen = choose(name, list(range(rows.shape[1])), wanted)
+    x, y = (rows, None) if chosen.label is None else (rows[:, chosen.features], rows[:, chosen.label])
+    return x, y, chosen
+
+
+def _of_archive(name: str, wanted: Wanted) -> tuple[Any, Any, Columns]:
+    """Return the arrays of an archive, and the key of the labels if it was asked for."""
+    label, known, y, notes = wanted.label, wanted.like.label, None, ()
+    with np.load(name, allow_pickle=False) as stored:
+        keys = ", ".join(stored.files)
+        if label is None and isinstance(known, str) and known in stored.files:
+            label, notes = known, (f"labels are in column {known!r}, as in {wanted.whose}",)
+        key = "y" if label is None or label is False else label
+        if label is not False and (key in stored.files or not wanted.optional):
+            if key not in stored.files:
+                raise DataError(f"{name}: has no labels {key!r}; its keys are {keys}: name one (label=, --label).")
+            y = stored[key]
+        if "X" not in stored.files:
+            advice = "X is needed, as in np.savez(file, X=x, y=y); scipy.sparse.load_npz reads sparse points"
+            raise DataError(f"{name}: has no points, its keys are {keys}: {advice}, svmlight files hold them.")
+        x = stored["X"]
+    features = list(range(x.shape[-1])) if x.ndim == 2 else []
+    return x, y, Columns(features, None, (), Layout(label=label or None), notes)
+
+
+def _piece(name: str, raw: np.ndarray, y: np.ndarray | None, first: int) -> Piece:
+    """Return some rows of arrays; refuse what is no number or label."""
+    with np.errstate(over="ignore"):
+        wide = np.result_type(raw.dtype, np.float32)
+        x = np.asarray(raw).astype(np.float64 if wide.itemsize > 8 else wide)
+    wrong: Any = ~np.isfinite(x) | rounded(raw)
+
+    def where(row: int) -> str:
+        return f"{name}, row {first + row} (from 0)"
+
+    def fault(row: int) -> str:
+        column = int(wrong[row].argmax())
+        found = f"column {column} of X is {raw[row, column]}"
+        return f"{where(row)}: {found}; a finite number that float64 holds is needed"
+
+    refuse(wrong.any(axis=1), fault)
+    if y is not None:
+        texts, codes = np.unique(y, return_inverse=True) if y.dtype.kind == "U" else (y, None)
+        label = y if codes is None else Texts(texts.tolist(), codes)
+        refuse_labels(label, "the label (y)", where)
+    return Piece(x, y)

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.datasets.layout import Layout
+from jaxsvm.datasets.labels import Layout
 from jaxsvm.datasets.reading import Preparation
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.datasets.tables import Column

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-from jaxsvm.datasets.labels import array_of
-from jaxsvm.datasets.layout import UNSEEN, Layout, Wanted, choose
+from jaxsvm.datasets.labels import UNSEEN, Layout, Wanted, array_of, choose
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete, require_part, warn
 from jaxsvm.gram import measured as gram
