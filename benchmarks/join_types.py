@@ -30,7 +30,7 @@ def with_names(seed, host, user):
         db = duckdb.connect()
         return Names(
             lambda query: db.execute(query).fetchall(),
-            lambda *a, **o: relational.from_duckdb(db, *a, **o),
+            lambda *a, **o: relational.from_database(db, *a, **o),
             "main",
             seed,
         ).judged()
@@ -47,7 +47,7 @@ def with_names(seed, host, user):
         run(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
         run(f"CREATE SCHEMA {schema}")
         try:
-            return Names(run, lambda *a, **o: relational.from_ibis(there, *a, **o), schema, seed).judged()
+            return Names(run, lambda *a, **o: relational.from_database(there, *a, **o), schema, seed).judged()
         finally:
             there.disconnect()
             run(f"DROP SCHEMA {schema} CASCADE")

@@ -82,7 +82,7 @@ def flights(lams):
         db.execute(f"CREATE VIEW {name} AS SELECT * FROM read_csv('{FLIGHTS}/{name}.csv.gz', nullstr=['NA', ''])")
     db.execute("CREATE TABLE late AS SELECT *, (arr_delay >= 15)::INT AS late FROM flights WHERE arr_delay IS NOT NULL")
     sources = {name: name for name in ("weather", "planes", "airports", "airlines")} | {"flights": "late"}
-    join, wall, cpu = timed(lambda: relational.from_duckdb(
+    join, wall, cpu = timed(lambda: relational.from_database(
         db, sources, ("flights", "late"), keys=KEYS, features=FEATURES, missing="impute"))  # fmt: skip
     print(f"{join}\n  read and reduced in {wall:.1f} s (CPU {cpu:.1f})", flush=True)
     for lam in lams:
@@ -189,7 +189,7 @@ def pyplot():
 
 BREAK_EVEN_ROWS = 50_000
 PEERS = {"sgd": "DuckDB + SGDClassifier", "svc": "DuckDB + LinearSVC"}
-LARGEST = {"sgd": 40e6, "svc": 6e6, "formed": 8e6, "rows": 40e6, "merge": np.inf, "grid": np.inf, "sketch": np.inf,
+LARGEST = {"sgd": 40e6, "svc": 6e6, "formed": 8e6, "merge": np.inf, "grid": np.inf, "sketch": np.inf,
            "auto": np.inf}  # fmt: skip
 """Rows of the join up to which each is run: what fits in 8 GiB, for LinearSVC what it does in minutes."""
 
@@ -262,7 +262,7 @@ def one(who, keys, n=BREAK_EVEN_ROWS, lam=1e-2):
     if who not in PEERS:
         most = 40 if who == "sketch" else 200  # whose interval cannot end below about eps^2
         fit = relational.fit(
-            relational.from_duckdb(db, ["a", "b"], ("a", "y")), lam, engine=who, tol=1e-3, max_steps=most
+            relational.from_database(db, ["a", "b"], ("a", "y")), lam, engine=who, tol=1e-3, max_steps=most
         )
         N, F, steps = fit.join.size, float(fit.certificate.primal), fit.steps
         gap = float(fit.certificate.relative_gap)

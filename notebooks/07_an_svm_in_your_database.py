@@ -55,7 +55,7 @@ for name, columns in tables.items():
 # Keys are found by equal names; each table brings its other columns as features.
 
 # %%
-join = relational.from_duckdb(connection, ["orders", "customers", "products"], ("orders", "returned"), positive="yes")
+join = relational.from_database(connection, ["orders", "customers", "products"], ("orders", "returned"), positive="yes")
 fit = relational.fit(join, C=1.0, scale="standard", tol=1e-3)
 print(fit)
 print(dict(zip(fit.feature_names, fit.coef.round(3).tolist(), strict=True)))

@@ -66,7 +66,7 @@ def build(db, rng) -> Schema:
                 cells[name][column] = random_column(db, rng, family, n[name], rng.choice([0, 0.1]), same)
             columns[own[0]] = own[1]
         keys[pair] = columns
-    missing = str(rng.choice(["impute", "drop", "refuse"], p=[0.5, 0.2, 0.3]))
+    missing = str(rng.choice(["impute", "refuse"], p=[0.6, 0.4]))
     gone = 0 if missing == "refuse" else 0.15
     for name in names:
         for part in range(int(rng.integers(0, 3))):
@@ -148,10 +148,6 @@ def truth(db, schema, nan_is_null):
 
     listed = ", ".join(text(n, c) for n, c in [*chosen, (hub, "y")])
     rows = db.sql(f"SELECT {listed} FROM {from_clause(db, schema, nan_is_null)}").fetchall()
-    if schema.missing == "drop":
-        numeric = [schema.features[n][c] in NUMBERS for n, c in chosen]
-        rows = [r for r in rows if not any(v is None or (is_number and v == "nan")
-                                           for v, is_number in zip(r, [*numeric, False], strict=True))]  # fmt: skip
     return chosen, rows
 
 
@@ -243,7 +239,7 @@ def judged(seed: int, forms: int = 2) -> dict[str, str]:
         nan_is_null = form in ("pandas", "pandas-nullable", "python")
         try:
             if form == "duckdb":
-                join = relational.from_duckdb(db, schema.names, schema.label, **options)
+                join = relational.from_database(db, schema.names, schema.label, **options)
             else:
                 join = relational.Join({name: held(db, name, form) for name in schema.names}, schema.label, **options)
         except InputError as error:
@@ -254,20 +250,16 @@ def judged(seed: int, forms: int = 2) -> dict[str, str]:
         want, label = expected(schema, chosen, rows, fills)
         x, _ = agree(join, want, label, f"{seed} {form}")
         out[form] = "equal"
-        fit = relational.fit(join, 0.1, engine="rows", scale="standard", max_steps=3, tol=0.5)
+        fit = relational.fit(join, 0.1, engine="formed", scale="standard", max_steps=3, tol=0.5)
         scores = np.sort(x @ fit.coef + fit.intercept)
         near = 1e-12 * (1 + np.abs(x) @ np.abs(fit.coef) + abs(fit.intercept)).max()
         if not nan_is_null:
             found = db.sql(f"SELECT score FROM ({fit.to_sql()}) AS scored").fetchnumpy()["score"]
             found = np.sort(np.ma.filled(found, np.nan).astype(float))
-            if schema.missing != "drop":
-                np.testing.assert_allclose(found, scores, rtol=0, atol=near, err_msg=f"{seed} {form} to_sql")
-            else:  # the query scores rows without a number too, as NULL, and with an unknown category
-                assert len(found) >= len(scores)
+            np.testing.assert_allclose(found, scores, rtol=0, atol=near, err_msg=f"{seed} {form} to_sql")
         rows = joined(db, schema, nan_is_null)
         here = np.sort(fit.decision_function(rows))
-        if schema.missing != "drop":
-            np.testing.assert_allclose(here, scores, rtol=0, atol=near, err_msg=f"{seed} {form} decision_function")
+        np.testing.assert_allclose(here, scores, rtol=0, atol=near, err_msg=f"{seed} {form} decision_function")
     return out
 
 
@@ -303,7 +295,7 @@ class Names:
 
     Args:
         run: Runs a statement and returns its rows.
-        read: `from_duckdb` or `from_ibis` with the connection.
+        read: `from_database` with the connection.
         schema: The schema of the tables.
     """
 
@@ -338,7 +330,7 @@ class Names:
             rows = zip(*cells.values(), strict=True)
             listed = ", ".join("(" + ", ".join("NULL" if v is None else repr(v) for v in row) + ")" for row in rows)
             run(f"INSERT INTO {self.sources[name]} VALUES {listed}")
-        self.missing = str(rng.choice(["impute", "drop", "refuse"]))
+        self.missing = str(rng.choice(["impute", "refuse"]))
 
     def joined(self):
         """The joined rows by SQL: the number of the row of each table, every feature, the label."""
@@ -352,7 +344,7 @@ class Names:
             f"{quoted(n)}.{quoted(c)}" for n, c in [*((n, "rid") for n in self.names), *chosen, ("f", "y")]
         )
         rows = self.run(f'SELECT {listed} FROM {self.sources["f"]} AS "f" {tables}')
-        return chosen, [r for r in rows if self.missing != "drop" or None not in r]
+        return chosen, rows
 
     def notes(self, rows):
         """What must be said of rows that take no part."""
@@ -361,12 +353,9 @@ class Names:
             cells = self.data[name]
             keys = [[cells[k][r] for k in cells if k in ("k0", "k1", "id")] for r in cells["rid"]]
             keyless = sum(None in key for key in keys)
-            dropped = sum(None not in key and any(cells[c][r] is None for c in self.features[name])
-                          for r, key in enumerate(keys)) if self.missing == "drop" else 0  # fmt: skip
             total = len(keys)
-            alone = total - keyless - dropped - len({row[i] for row in rows})
+            alone = total - keyless - len({row[i] for row in rows})
             out += [f"{name}: {keyless} of {total} rows join with nothing: a key is missing."] * (keyless > 0)
-            out += [f"{name}: {dropped} of {total} rows are dropped: a value is missing."] * (dropped > 0)
             out += [f"{name}: {alone} of {total} rows join with nothing: their keys have no partner."] * (alone > 0)
         return out
 
@@ -417,7 +406,7 @@ class Names:
 
     def scored(self, join, chosen, rows):
         """Compare the scores of SQL and of Python with those of the formed join; rows of plain names too."""
-        fit = relational.fit(join, 0.1, engine="rows", scale="standard", max_steps=3, tol=0.5)
+        fit = relational.fit(join, 0.1, engine="formed", scale="standard", max_steps=3, tol=0.5)
         coef, m = dict(zip(fit.feature_names, fit.coef, strict=True)), len(self.names)
         fills = {(t, c): b.fill[k] for t, b in zip(join.names, join.blocks, strict=True) for k, c in enumerate(b.names)}
         want = np.full(len(rows), fit.intercept)
@@ -441,8 +430,7 @@ class Names:
             name = "our score"
         found = self.run(f"SELECT {quoted(name)} FROM ({fit.to_sql(self.sources, name)}) AS scored")
         found = np.sort([np.nan if row[0] is None else float(row[0]) for row in found])
-        if self.missing != "drop":  # the query scores rows without a number too
-            np.testing.assert_allclose(found, np.sort(want), **near)
+        np.testing.assert_allclose(found, np.sort(want), **near)
         plain = {}  # as `pandas.merge(suffixes=("", "_right"))` names them
         for (_, c), values in zip(chosen, columns.values(), strict=True):
             plain[c if c not in plain else f"{c}_right"] = values

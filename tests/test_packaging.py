@@ -49,7 +49,7 @@ CALLS = {
     "sklearn.model_selection": lambda: jaxsvm.cross_validate(svm(), [1.0], 3, groups=np.arange(60) % 6),
     "onnx": lambda: jaxsvm.interchange.to_onnx(jaxsvm.compact(jaxsvm.fit(svm()), svm())),
     "matplotlib.figure": lambda: axes_of(None),
-    "duckdb": lambda: jaxsvm.relational.from_duckdb("a.db", ["a"], ("a", "y")),
+    "duckdb": lambda: jaxsvm.relational.from_database("a.db", ["a"], ("a", "y")),
     "dask": lambda: jaxsvm.designs.from_dask([]),
     "pyarrow.dataset": lambda: jaxsvm.datasets.load(__file__, format="parquet"),
 }

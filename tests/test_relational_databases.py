@@ -70,7 +70,7 @@ def test_postgresql_types_keep_their_identity(postgres):
     connection = ibis.postgres.connect(**postgres)
     options: dict[str, Any] = {"categorical": {"f": ["kind"]}, "missing": "impute"}
     sources = {"f": "f", "D": '(SELECT s, n, c, z FROM "D")'}
-    join = relational.from_ibis(connection, sources, ("f", "y"), **options)
+    join = relational.from_database(connection, sources, ("f", "y"), **options)
     query = 'FROM f JOIN "D" d ON f.s::text = d.s::text AND f.n = d.n AND f.c = d.c'
     with psycopg.connect(host=postgres["host"], user=postgres["user"], dbname=postgres["database"]) as other:
         rows = other.execute(f"SELECT f.price, d.z, f.kind, f.flag, f.y {query}").fetchall()
@@ -92,9 +92,9 @@ def test_postgresql_types_keep_their_identity(postgres):
         np.sort([float(row[0]) for row in found]), np.sort(x @ fit.coef + fit.intercept), rtol=0, atol=1e-12
     )
     with pytest.raises(InputError, match=r"keys join f\.flag \(bool\), D\.n \(int8\)"):
-        relational.from_ibis(connection, ["f", "D"], ("f", "y"), keys={("f", "D"): {"flag": "n"}})
+        relational.from_database(connection, ["f", "D"], ("f", "y"), keys={("f", "D"): {"flag": "n"}})
     with pytest.raises(InputError, match="the database refuses a query"):
-        relational.from_ibis(connection, ["f", "absent"], ("f", "y"))
+        relational.from_database(connection, ["f", "absent"], ("f", "y"))
     connection.disconnect()
 
 
@@ -113,7 +113,7 @@ def test_names_that_collide_score_as_postgresql_does_or_are_refused_by_name(post
 
         for seed in range(4):
             run(f"CREATE SCHEMA names_{seed}")
-            read = lambda *a, **options: relational.from_ibis(there, *a, **options)  # noqa: E731
+            read = lambda *a, **options: relational.from_database(there, *a, **options)  # noqa: E731
             Names(run, read, f"names_{seed}", seed).judged()
     there.disconnect()
 
@@ -127,7 +127,7 @@ def test_a_query_of_duckdb_that_is_interrupted_says_so():
             raise RuntimeError("Query interrupted")
 
     with pytest.raises(KeyboardInterrupt):
-        pushdown.asking(Interrupted())("SELECT 1")
+        pushdown.of_duckdb(Interrupted()).ask("SELECT 1")
 
 
 def test_ibis_on_duckdb():
@@ -135,7 +135,7 @@ def test_ibis_on_duckdb():
     db = duckdb.connect()
     names, options = shop(db)
     connection = ibis.duckdb.from_connection(db)
-    one = relational.from_ibis(connection, names, ("sales", "returned"), **options)
-    two = relational.from_duckdb(db, names, ("sales", "returned"), **options)
+    one = relational.from_database(connection, names, ("sales", "returned"), **options)
+    two = relational.from_database(db, names, ("sales", "returned"), **options)
     assert one.size == two.size
     np.testing.assert_allclose(one.moments().second, two.moments().second, atol=1e-12)

@@ -40,17 +40,19 @@ def test_feature_space_solvers_take_a_join(solver, loss):
     # F = mean loss + lam |w|^2; the package's squared hinge is C / 2 a sample.
     C = 1 / (2 * lam * N) * (2 if loss == "squared_hinge" else 1)
     make = jaxsvm.svm_problem if loss == "squared_hinge" else jaxsvm.hinge_problem
-    problem = make(design.gram(), design.y, C, bias="none", sample_weight=design.weight)
+    problem = make(
+        jaxsvm.gram(jaxsvm.kernels.Linear(), design.x), design.y, C, bias="none", sample_weight=design.weight
+    )
     fit = jaxsvm.fit(problem, solver)
     jaxsvm.check(fit)
-    other = relational.fit(join, lam, engine="rows", loss=loss, intercept=False, tol=1e-6)
+    other = relational.fit(join, lam, engine="formed", loss=loss, intercept=False, tol=1e-6)
     x, y, _ = join.materialise()
 
     def F(beta):
         slack = np.maximum(1 - y * (x @ beta), 0)
         return (slack**2 if loss == "squared_hinge" else slack).mean() + lam * beta @ beta
 
-    w = design.coefficients(fit)
+    w = design.x.T @ np.asarray(fit.dual_coef, float)
     np.testing.assert_allclose(F(w), F(other.beta), rtol=1e-5)
     np.testing.assert_allclose(w, other.beta, atol=1e-2)
     new = x[:5]  # a model's support are rows of the join, which are never padded

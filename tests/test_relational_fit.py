@@ -52,7 +52,7 @@ def test_golden_optimum():
 @pytest.mark.parametrize(
     ("shape", "engine"),
     [
-        *((shape, engine) for shape in (PATH, HUB) for engine in ("rows", "grid")),
+        *((shape, engine) for shape in (PATH, HUB) for engine in ("formed", "grid")),
         (PATH, "merge"),
         pytest.param(HUB, "merge", marks=pytest.mark.slow),  # two hundred small programs of planes
     ],
@@ -62,7 +62,7 @@ def test_the_interval_holds_the_optimum(shape, engine):
     for lam in (0.1, 0.003):
         low, high = optimum(join, lam)
         # Few rows are corners, and a grid blurs them: "auto" looks at each of them instead.
-        tol = {"rows": 1e-3, "merge": 5e-3, "grid": 5e-2}[engine]
+        tol = {"formed": 1e-3, "merge": 5e-3, "grid": 5e-2}[engine]
         fit = relational.fit(join, lam, engine=engine, intercept=False, tol=tol)
         D, P = float(fit.certificate.dual), float(fit.certificate.primal)
         assert high + 1e-9 >= D and low - 1e-9 <= P
@@ -71,10 +71,9 @@ def test_the_interval_holds_the_optimum(shape, engine):
         assert hinge + lam * fit.beta @ fit.beta <= P + 1e-12
 
 
-@pytest.mark.parametrize("engine", ["rows", "merge", "grid", "sketch"])
-def test_the_squared_hinge_as_a_fit(engine):
+def test_the_squared_hinge_as_a_fit():
     """Against Newton's method on the materialised join: the interval holds its optimum, and is small."""
-    join, tol = prepared(join_of(PATH, n=24), "max", True), {"sketch": 0.1, "grid": 1e-2}.get(engine, 1e-6)
+    join, tol = prepared(join_of(PATH, n=24), "max", True), 1e-6
     x, y, _ = join.materialise()
     for lam in (0.1, 0.003):
         beta = np.zeros(join.d)
@@ -83,13 +82,16 @@ def test_the_squared_hinge_as_a_fit(engine):
             H = 2 * x[slack > 0].T @ x[slack > 0] / len(y) + 2 * lam * np.eye(join.d)
             beta = beta - np.linalg.solve(H, 2 * lam * beta - 2 * x.T @ (y * slack) / len(y))
         best = (np.maximum(1 - y * (x @ beta), 0) ** 2).mean() + lam * beta @ beta
-        fit = relational.fit(join, lam, 0.05, engine, loss="squared_hinge", intercept=False, tol=tol, max_steps=60)
+        fit = relational.fit(join, lam, loss="squared_hinge", intercept=False, tol=tol, max_steps=60)
         D, P = float(fit.certificate.dual), float(fit.certificate.primal)
         assert fit.status == jaxsvm.Status.CONVERGED and D - 1e-9 <= best <= P + 1e-9 and tol * D >= P - D
         F = (np.maximum(1 - y * (x @ fit.beta), 0) ** 2).mean() + lam * fit.beta @ fit.beta
         assert best - 1e-9 <= F <= P + 1e-9
     with pytest.raises(InputError, match="whose planes"):
-        relational.fit(join, 0.1, engine=engine, init=fit)
+        relational.fit(join, 0.1, init=fit)
+    for engine in ("merge", "grid", "sketch"):
+        with pytest.raises(InputError, match=f"engine is '{engine}', which counts rows"):
+            relational.fit(join, 0.1, engine=engine, loss="squared_hinge")
 
 
 def test_a_stable_instance():
@@ -105,7 +107,7 @@ def test_a_stable_instance():
     mean = join.moments().label_mean
     best = 1 - mean @ mean / (4 * lam)
     for method in ("bundle", "paper"):
-        fit = relational.fit(join, lam, 0.0125, "rows", method=method, intercept=False, max_steps=60, tol=1e-6)
+        fit = relational.fit(join, lam, 0.0125, method=method, intercept=False, max_steps=60, tol=1e-6)
         assert float(fit.certificate.primal) <= best * (1 + (1e-3 if method != "paper" else 0.27))
         assert float(fit.certificate.dual) <= best + 1e-12
 
@@ -131,11 +133,9 @@ def test_a_path():
         np.testing.assert_allclose(float(fit.certificate.primal), float(alone.certificate.primal), rtol=2e-3)
 
 
-def test_least_squares_from_moments():
+def test_standard_numbers_have_mean_0_and_variance_1_over_the_join():
     join = prepared(join_of(HUB, n=12), "standard", True)
-    x, y, _ = join.materialise()
-    expected = np.linalg.solve(x.T @ x / len(y) + 0.1 * np.eye(join.d), x.T @ y / len(y))
-    np.testing.assert_allclose(relational.least_squares(join, 0.1), expected, atol=1e-10)
+    x, _, _ = join.materialise()
     real = [k for k, name in enumerate(join.feature_names) if "=" not in name and name != "(intercept)"]
     np.testing.assert_allclose(x[:, real].mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(x[:, real].std(axis=0), 1, atol=1e-12)
@@ -178,11 +178,13 @@ def test_many_levels_and_few_corners_are_solved_in_a_few_steps():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-@pytest.mark.parametrize("engine", ["rows", "grid", "merge"])
+@pytest.mark.parametrize(
+    ("loss", "engine"),
+    [("hinge", "formed"), ("hinge", "grid"), ("hinge", "merge"), ("squared_hinge", "formed")],
+)
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_fit_that_is_stopped_early_is_no_worse_than_nothing(loss, engine):
-    for seed in range(3 if engine == "rows" else 1):
+    for seed in range(3 if engine == "formed" else 1):
         join = join_of(PATH, n=20, seed=seed)
         for steps in (1, 2, 3, 5):
             fit = relational.fit(join, 1e-6, 0.01, engine, loss=loss, max_steps=steps, tol=1e-9)
@@ -273,17 +275,19 @@ def shop(db):
 
 
 def test_files_and_data_frames(tmp_path):
-    pandas, parquet = pytest.importorskip("pandas"), pytest.importorskip("pyarrow.parquet")
+    """Files are read by DuckDB: as tables in FROM, or to Arrow."""
+    duckdb, pandas = pytest.importorskip("duckdb"), pytest.importorskip("pandas")
     tables = tables_of(PATH)
     frames = {name: pandas.DataFrame(table) for name, table in tables.items()}
-    frames["T0"].to_csv(tmp_path / "T0.csv", index=False)
-    import pyarrow
-
-    parquet.write_table(pyarrow.Table.from_pandas(frames["T2"]), tmp_path / "T2.parquet")
-    mixed = {"T0": tmp_path / "T0.csv", "T1": frames["T1"], "T2": str(tmp_path / "T2.parquet")}
-    one, two = relational.Join(tables, ("T1", "y")), relational.Join(mixed, ("T1", "y"))
-    assert one.size == two.size
-    np.testing.assert_allclose(one.moments().second, two.moments().second, atol=1e-12)
+    sources = {name: f"read_csv('{tmp_path / name}.csv')" for name in frames}
+    for name, frame in frames.items():
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    one = relational.Join(tables, ("T1", "y"))
+    others = [relational.Join(frames, ("T1", "y")), relational.from_database(duckdb.connect(), sources, ("T1", "y"))]
+    read = {name: duckdb.sql(f"FROM {source}").to_arrow_table() for name, source in sources.items()}
+    for two in [*others, relational.Join(read, ("T1", "y"))]:
+        assert one.size == two.size and sorted(one.feature_names) == sorted(two.feature_names)
+        np.testing.assert_allclose(one.moments().second, two.moments().second, atol=1e-12)
 
 
 def test_the_command(tmp_path):
@@ -345,13 +349,14 @@ def test_errors_say_what_to_do():
         ("init is a", lambda: relational.fit(join_of(PATH), 0.1, init=3)),
         ("lams is", lambda: relational.fit_path(join_of(PATH), 0.1)),
         ("key is -1", lambda: relational.sample(join_of(PATH), 3, -1)),
-        ("lam is -5", lambda: relational.least_squares(join_of(PATH), -5)),
         ("lam is -1", lambda: relational.pseudo_gradient(join_of(PATH), beta_of(join_of(PATH)), -1)),
         ("mode is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), mode="lowr")),
         ("guard is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), guard=-1.0)),
         ("tau is", lambda: relational.far_counts(join_of(PATH), beta_of(join_of(PATH)), tau=np.nan)),
         ("categorical is", lambda: relational.Join(tables, ("T1", "y"), categorical={"T1": "kind"})),
         ("features is", lambda: relational.Join(tables, ("T1", "y"), features=["kind"])),
+        ("missing is 'drop'", lambda: relational.Join(holes, ("T1", "y"), missing="drop")),
+        (r"tables\['T0'\] is a str", lambda: relational.Join({**tables, "T0": "T0.csv"}, ("T1", "y"))),
         ("tables is a list", lambda: relational.Join(list(tables.values()), ("T1", "y"))),
         (
             "also the name of a column of T2",
@@ -364,7 +369,6 @@ def test_errors_say_what_to_do():
     for text, call in cases:
         with pytest.raises(InputError, match=text):
             call()
-    assert relational.Join(holes, ("T1", "y"), missing="drop").size < relational.Join(tables, ("T1", "y")).size
     assert relational.Join(tables, ("T1", "kind"), positive="red").classes.tolist() == ["not red", "red"]
 
 
@@ -442,7 +446,7 @@ def test_a_penalty_of_one_on_many_rows_is_certified_in_few_passes():
     fit = relational.fit(join, C=1.0, scale="standard")
     assert join.size > 1 << 17 and fit.engine.startswith("merge") and fit.steps <= 20
     assert fit.status == jaxsvm.Status.CONVERGED
-    rows = relational.fit(join, C=1.0, scale="standard", engine="rows")
+    rows = relational.fit(join, C=1.0, scale="standard", engine="formed")
     assert rows.status == jaxsvm.Status.CONVERGED and rows.steps <= 20
     assert max(fit.certificate.dual, rows.certificate.dual) <= min(fit.certificate.primal, rows.certificate.primal)
 
@@ -463,7 +467,7 @@ def test_a_fit_without_a_certificate_says_so():
     assert len(said) == 1 and "2 of 2" in str(said[0].message)
 
 
-@pytest.mark.parametrize("engine", ["rows", "sketch"])
+@pytest.mark.parametrize("engine", ["merge", "sketch"])
 @pytest.mark.parametrize("steps", [25, 1])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_steps_take_exactly_as_many_evaluations_and_seek_few_bounds(monkeypatch, engine, steps):

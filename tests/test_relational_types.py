@@ -33,7 +33,7 @@ def test_random_schemas_of_random_types_are_those_of_sql_or_refused_by_name(seed
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_names_that_collide_missing_keys_and_nulls_score_as_sql_or_are_refused_by_name(db, seed):
-    read = lambda *a, **options: relational.from_duckdb(db, *a, **options)  # noqa: E731
+    read = lambda *a, **options: relational.from_database(db, *a, **options)  # noqa: E731
     random_joins.Names(lambda query: db.execute(query).fetchall(), read, "main", seed).judged()
 
 
@@ -43,7 +43,7 @@ def fact_and_dimension(db, fact_type, dimension_type, values=("'small'", "'mediu
                "FROM range(90) t(i)")  # fmt: skip
     rows = ", ".join(f"(CAST({value} AS {dimension_type}), {float(value == values[0])}::DOUBLE)" for value in values)
     db.execute(f"CREATE TABLE d AS SELECT * FROM (VALUES {rows}) v(k, x)")
-    return relational.from_duckdb(db, ["f", "d"], ("f", "y"))
+    return relational.from_database(db, ["f", "d"], ("f", "y"))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def fact_and_dimension(db, fact_type, dimension_type, values=("'small'", "'mediu
         ("BIGINT", "HUGEINT", ("10", "9", "-1")), ("DECIMAL(9,2)", "SMALLINT", ("10", "9", "-1")),
         ("UBIGINT", "BIGINT", ("18", "9", "1")), ("HUGEINT", "DECIMAL(38,0)", ("18", "9", "1")),
         ("DATE", "TIMESTAMP", ("'2020-01-10'", "'2020-01-09'", "'1960-01-01'")),
-        ("INTEGER", "DOUBLE", ("10", "9", "-1")), ("BLOB", "BLOB", ("'b'", "'a'", "'\\x00'")),
+        ("HUGEINT", "DECIMAL(9,2)", ("10", "9", "-1")), ("BLOB", "BLOB", ("'b'", "'a'", "'\\x00'")),
         ("TIME", "TIME", ("'10:00'", "'09:00'", "'11:00'")),
     ],
 )  # fmt: skip
@@ -74,7 +74,7 @@ def test_keys_of_unlike_types_join_as_the_database_joins_them(db, fact, dimensio
     [
         ("VARCHAR", "INTEGER", "1"), ("BOOLEAN", "INTEGER", "1"), ("VARCHAR", "UUID", f"'{uuid.UUID(int=1)}'"),
         ("TIMESTAMP", "TIMESTAMPTZ", "'2020-01-01'"), ("BLOB", "VARCHAR", "'a'"), ("DECIMAL(9,2)", "DOUBLE", "1"),
-        ("UHUGEINT", "HUGEINT", "1"), ("HUGEINT", "DECIMAL(9,2)", "1"), ("BIGINT", "DOUBLE", f"{2**53 + 2}"),
+        ("UHUGEINT", "HUGEINT", "1"), ("BIGINT", "DOUBLE", f"{2**53 + 2}"), ("INTEGER", "DOUBLE", "1"),
     ],
 )  # fmt: skip
 def test_keys_without_an_exact_common_type_are_refused_by_name(db, one, two, value):
@@ -87,21 +87,21 @@ def test_texts_compared_without_case_join_their_like_as_the_database_does_or_are
         CREATE TABLE d(k VARCHAR COLLATE NOCASE, x DOUBLE); INSERT INTO d VALUES ('A', 1), ('B', 2);
         CREATE TABLE g(k VARCHAR COLLATE NOCASE, y BIGINT); INSERT INTO g SELECT k, y FROM f""")
     with pytest.raises(InputError, match=r"keys join f\.k \(VARCHAR\), d\.k \(VARCHAR COLLATE NOCASE\)"):
-        relational.from_duckdb(db, ["f", "d"], ("f", "y"))
-    assert relational.from_duckdb(db, ["g", "d"], ("g", "y")).size == 12
+        relational.from_database(db, ["f", "d"], ("f", "y"))
+    assert relational.from_database(db, ["g", "d"], ("g", "y")).size == 12
     with pytest.raises(InputError, match=r"feature g\.k holds values of type VARCHAR COLLATE NOCASE"):
-        relational.from_duckdb(db, ["g"], ("g", "y"))
+        relational.from_database(db, ["g"], ("g", "y"))
 
 
 def test_tables_without_a_common_column_are_named(db):
     db.execute("CREATE TABLE f AS SELECT i % 2 y, i % 3 customer, i a FROM range(12) t(i)")
     db.execute("CREATE TABLE d AS SELECT i customer_id, i b, DATE '2020-01-01' c FROM range(3) t(i)")
     with pytest.raises(InputError, match=r"feature d.c holds dates.*features=\{table: \[columns\]\}"):
-        relational.from_duckdb(db, ["f", "d"], ("f", "y"))
+        relational.from_database(db, ["f", "d"], ("f", "y"))
     features = {"f": ["a"], "d": ["b"]}
-    assert "f share no key" in repr(relational.from_duckdb(db, ["f", "d"], ("f", "y"), features=features))
+    assert "f share no key" in repr(relational.from_database(db, ["f", "d"], ("f", "y"), features=features))
     keys = {("f", "d"): {"customer": "customer_id"}}
-    join = relational.from_duckdb(db, ["f", "d"], ("f", "y"), features=features, keys=keys)
+    join = relational.from_database(db, ["f", "d"], ("f", "y"), features=features, keys=keys)
     assert repr(join) == "Join of 12 rows: f (12 distinct rows, 1 features), d (3 distinct rows, 1 features)"
 
 
@@ -118,12 +118,12 @@ def test_integer_keys_keep_all_their_digits():
         {"k": np.array([*keys, 0], np.uint64)}, {"k": pandas.Series([*keys, None], dtype=object)},
         {"k": pa.array([decimal.Decimal(k) for k in keys] + [None], pa.decimal128(38, 0))},
         {"k": [*(decimal.Decimal(k).scaleb(2).scaleb(-2) for k in keys), decimal.Decimal("NaN")]},
-        {"k": [*keys, 2**100]},
+        {"k": [*map(decimal.Decimal, keys), decimal.Decimal(2**100)]},
     ]  # fmt: skip
     for table in tables:
         join = relational.Join({"f": table | {"y": np.arange(41) % 2}, "d": d}, ("f", "y"))
         assert join.size == 40
-    with pytest.raises(InputError, match=r"keys join f\.k \(double\), d\.k \(int64\): floats do not tell"):
+    with pytest.raises(InputError, match=r"keys join f\.k \(DOUBLE\), d\.k \(BIGINT\): no type.*Int64"):
         relational.Join({"f": {"k": np.array(keys, float), "y": np.arange(40) % 2}, "d": d}, ("f", "y"))
 
 
@@ -137,7 +137,6 @@ def test_values_of_a_key_are_equal_where_they_are_equal_and_only_there():
         (pa.array([float("nan"), 0.0, None]), pa.array([-0.0, float("nan"), 1.0]), [[1], [0], []]),
         (np.array([np.nan, 1.0]), np.array([np.nan, 1]), [[], [1]]),
         (np.array([0.1], np.float32), np.array([0.1]), [[]]),
-        (np.array([1, 0]), np.array([1.0, np.nan]), [[0], []]),
         (pa.array([day, None]), [at, at + datetime.timedelta(microseconds=1)], [[0], []]),
         (np.array(["2020-01-02"], "M8[s]"), pa.array([unit, at], pa.timestamp("ns")), [[1]]),
         (pandas.Series([unit]), pandas.Series([unit, at]), [[0]]),
@@ -167,7 +166,7 @@ def pairs_of(one, two):
 
 @pytest.mark.parametrize(
     "values", [[1, "1"], [True, 1], [1, b"1"], [datetime.datetime(2020, 1, 1), datetime.datetime.now(datetime.UTC)],
-               [2**53 + 1, 0.5], [decimal.Decimal("0.1"), 0.1], [decimal.Decimal("Infinity")], [2**200, 1],
+               [2**53 + 1, 0.5], [2**64, 1], [decimal.Decimal("0.1"), 0.1], [decimal.Decimal("Infinity")], [2**200, 1],
                [datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1)]]
 )  # fmt: skip
 def test_a_column_that_mixes_kinds_is_refused_by_name(values):
@@ -181,7 +180,7 @@ def test_decimals_and_sums_are_numbers_and_nothing_is_a_category_unasked(db):
         (i + 0.12345678901234567890123456789)::DECIMAL(38,29) fine,
         (170141183460469231731687303715884105728::UHUGEINT + i) u
         FROM range(1, 3) t(i)""")
-    joins = [relational.from_duckdb(db, ["f"], ("f", "y"), features={"f": ["price", "total", "fine", "u"]})]
+    joins = [relational.from_database(db, ["f"], ("f", "y"), features={"f": ["price", "total", "fine", "u"]})]
     table = {"y": [1, 0], "price": [decimal.Decimal("0.1"), decimal.Decimal("0.2")], "total": [3, 3],
              "fine": [decimal.Decimal(f"{i}.12345678901234567890123456789") for i in (1, 2)],
              "u": [2.0**127] * 2}  # fmt: skip
@@ -196,7 +195,7 @@ def test_decimals_and_sums_are_numbers_and_nothing_is_a_category_unasked(db):
     for kind, value in kinds.items():
         db.execute(f"CREATE OR REPLACE TABLE g AS SELECT i % 2 y, {value}::{kind} c FROM range(4) t(i)")
         with pytest.raises(InputError, match=r"feature g\.c holds"):
-            relational.from_duckdb(db, ["g"], ("g", "y"))
+            relational.from_database(db, ["g"], ("g", "y"))
     with pytest.raises(InputError, match=r"feature g\.c holds dates"):
         relational.Join({"g": {"y": [0, 1], "c": [datetime.date(2020, 1, 1)] * 2}}, ("g", "y"))
     with pytest.raises(InputError, match=r"column f\.x is no Arrow array"):
@@ -236,7 +235,7 @@ def test_categories_score_alike_with_and_without_nulls(db, kind, in_training):
     asked = ("FROM f", "FROM f LIMIT 2", "(FROM f LIMIT 2) UNION ALL SELECT NULL, 1")
     tables = [db.sql(query).to_arrow_table() for query in asked]
     here = relational.Join({"f": tables[0]}, ("f", "y"), **options)
-    for join in (relational.from_duckdb(db, ["f"], ("f", "y"), **options), here):
+    for join in (relational.from_database(db, ["f"], ("f", "y"), **options), here):
         assert len(join.feature_names) == 2 + in_training and ("f.c IS NULL" in join.feature_names) == in_training
         fit = relational.fit(join, 0.01)
         scores, with_null = (scored_alike(db, fit, table) for table in tables[1:])
@@ -247,7 +246,7 @@ def test_categories_score_alike_with_and_without_nulls(db, kind, in_training):
 def test_nanoseconds_of_a_category_are_told_apart_by_the_query(db):
     """Literals of TIMESTAMP have microseconds: all rows had the score of one level."""
     db.sql("CREATE TABLE f AS SELECT range % 2 AS y, make_timestamp_ns(range % 2) AS k FROM range(8)")
-    fit = relational.fit(relational.from_duckdb(db, ["f"], ("f", "y"), categorical={"f": ["k"]}), C=1.0)
+    fit = relational.fit(relational.from_database(db, ["f"], ("f", "y"), categorical={"f": ["k"]}), C=1.0)
     scores = db.sql(fit.to_sql()).fetchnumpy()["score"]
     np.testing.assert_allclose(scores, fit.decision_function(db.sql("FROM f").to_arrow_table()))
     assert len(np.unique(scores)) == 2
@@ -256,7 +255,7 @@ def test_nanoseconds_of_a_category_are_told_apart_by_the_query(db):
 def test_a_text_that_says_missing_is_not_a_missing_one(db):
     rows = "('(missing)', 1), (NULL, -1), ('NULL', 1), ('it''s', -1)"
     db.execute(f"CREATE TABLE f AS SELECT * FROM (VALUES {rows}) t(c, y), range(5)")
-    fit = relational.fit(relational.from_duckdb(db, ["f"], ("f", "y"), features={"f": ["c"]}, missing="impute"), 0.01)
+    fit = relational.fit(relational.from_database(db, ["f"], ("f", "y"), features={"f": ["c"]}, missing="impute"), 0.01)
     scores = scored_alike(db, fit, db.sql("SELECT c, y FROM f").to_arrow_table())
     assert (np.sign(scores) == db.sql("SELECT y FROM f").fetchnumpy()["y"]).all()
 
@@ -285,7 +284,7 @@ def test_the_scoring_query_reads_what_the_join_was_made_from(db):
         "CREATE TABLE o AS SELECT * FROM o_train LIMIT 2"
     )
     db.execute("CREATE TABLE d AS SELECT i k, i * i z FROM range(3) t(i)")
-    fit = relational.fit(relational.from_duckdb(db, {"o": "o_train", "d": "(SELECT * FROM d)"}, ("o", "y")), 0.1)
+    fit = relational.fit(relational.from_database(db, {"o": "o_train", "d": "(SELECT * FROM d)"}, ("o", "y")), 0.1)
     assert len(db.sql(fit.to_sql()).fetchall()) == 9
     assert len(db.sql(fit.to_sql({"o": "o"})).fetchall()) == 2
 
@@ -296,7 +295,7 @@ def test_names_are_the_databases(db):
         i % 2 AS "label ""y"
         FROM range(20) t(i);
         CREATE TABLE "Group" AS SELECT i AS "KEY", i * i AS k0 FROM range(3) t(i)""")
-    join = relational.from_duckdb(db, ['or"der', "Group"], ('or"der', 'label "y'))
+    join = relational.from_database(db, ['or"der', "Group"], ('or"der', 'label "y'))
     assert join.size == 15 and join.feature_names == ['or"der.c0', 'or"der.n', 'or"der.e0_1', "Group.k0"]
     fit = relational.fit(join, 0.1)
     x, _, _ = fit.join.materialise()
@@ -318,13 +317,13 @@ def test_self_joins_composite_keys_of_unlike_types_and_empty_tables(db):
         CREATE TABLE d AS SELECT * FROM (VALUES ('a', 0::DECIMAL(5,2), 1.5), ('b', 1, 2.5), ('b', 2, NULL)) t(p, q, z);
         CREATE TABLE none AS SELECT * FROM d WHERE FALSE""")
     keys = {("s", "d"): {"u": "p", "v": "q"}, ("s", "other"): ["w"]}
-    join = relational.from_duckdb(db, {"s": "s", "d": "d", "other": "s"}, ("s", "y"), keys=keys, missing="impute",
+    join = relational.from_database(db, {"s": "s", "d": "d", "other": "s"}, ("s", "y"), keys=keys, missing="impute",
                                   features={"s": ["x"], "d": ["z"], "other": ["x"]})  # fmt: skip
     query = "FROM s JOIN d ON u = p AND v = q JOIN s o ON s.w = o.w"
     assert join.size == db.sql(f"SELECT COUNT(*) {query}").fetchall()[0][0] > 50
     mean = db.sql(f"SELECT AVG((2 * s.y - 1) * s.x), AVG((2 * s.y - 1) * o.x) {query}").fetchall()[0]
     np.testing.assert_allclose(join.moments().label_mean[[0, 2]], mean, rtol=0, atol=1e-12)
     with pytest.raises(InputError, match="without rows"):
-        relational.from_duckdb(db, ["s", "none"], ("s", "y"), keys={("s", "none"): {"u": "p"}})
+        relational.from_database(db, ["s", "none"], ("s", "y"), keys={("s", "none"): {"u": "p"}})
     with pytest.raises(InputError, match="nothing is left of s"):
         relational.Join({"s": {"k": np.zeros(0), "y": np.zeros(0)}}, ("s", "y"))

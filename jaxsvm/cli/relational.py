@@ -21,7 +21,7 @@ def fit_join(
     table: Annotated[Texts, of_data(help="Another table or view; repeat for each.")] = None,
     key: Annotated[Texts, of_data(help="Columns that join; default: of equal names.", metavar="A.X=B.Y")] = None,
     positive: Positive = None,
-    missing: Annotated[Literal["refuse", "impute", "drop"], of_data(help="Treatment of missing values.")] = "refuse",
+    missing: Annotated[Literal["refuse", "impute"], of_data(help="Treatment of missing values.")] = "refuse",
     scale: Annotated[Literal["none", "max", "standard"], of_data(help="Scaling of numeric columns.")] = "standard",
     lam: Annotated[float | None, of_model(help="Regulariser: mean loss + lam |w|^2.")] = None,
     C: Annotated[float | None, of_model("--C", help="Penalty instead of --lam: lam = 1 / (2 C N).")] = None,
@@ -39,7 +39,7 @@ def fit_join(
     names: list[str] = list(dict.fromkeys([fact, *(table or []), *(name for pair in keys for name in pair)]))
     require(len(names) > 1, "--table is missing: name at least one table that joins --fact, or a --key.")
     with jax.enable_x64(True), interruptible() as stop:
-        join = jaxsvm.relational.from_duckdb(
+        join = jaxsvm.relational.from_database(
             database, names, (fact, label), keys=keys or None, missing=missing, positive=positive
         )
         if sql is not None:

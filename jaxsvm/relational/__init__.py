@@ -12,14 +12,8 @@ the size of the tables only.
 
 from jaxsvm.relational.descent.design import Design, design
 from jaxsvm.relational.descent.fit import RelationalFit, fit, fit_path
-from jaxsvm.relational.gradient.engine import (
-    PseudoGradient,
-    far_counts,
-    gradient_interval,
-    pseudo_gradient,
-    squared_hinge,
-)
-from jaxsvm.relational.schema.join import Join, Moments, Sample, from_duckdb, from_ibis, least_squares, sample
+from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, gradient_interval, pseudo_gradient
+from jaxsvm.relational.schema.join import Join, Moments, Sample, from_database, sample
 
 __all__ = [
     "Design",
@@ -32,11 +26,8 @@ __all__ = [
     "far_counts",
     "fit",
     "fit_path",
-    "from_duckdb",
-    "from_ibis",
+    "from_database",
     "gradient_interval",
-    "least_squares",
     "pseudo_gradient",
     "sample",
-    "squared_hinge",
 ]

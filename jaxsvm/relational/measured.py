@@ -12,7 +12,6 @@ class Measured:
     formed_ratio: int = 10  # rows of a join that is formed, for each row of its tables
     auto_pairs: int = 1 << 21  # pairs of rows up to which "auto" merges sorted scores
     points_per_sort: int = 1 << 18  # points (score and weight) that the sketch sorts at a time on a CPU
-    sums_per_row_sort: int = 1 << 22  # sums of one row that are sorted at once; more are sorted between quantiles
     keys_per_search: int = 32  # keys whose sketches are searched as one array
     hessian_rows_per_coefficient: int = 64  # rows of a Hessian for each coefficient
     rows_of_a_ramp: int = 8  # drawn rows with curvature for each coefficient

@@ -78,13 +78,17 @@ class Tree:
         one, two = (np.bincount(self.kid[e], minlength=self.count[e]).astype(float) for e in ((i, j), (j, i)))
         return int(one @ two)
 
-    def contract(self, i: int, j: int) -> "Tree":
-        """Return the tree with the neighbours i and j joined to one node, in i's place."""
+    def partners(self, i: int, j: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pairs of rows of i and of its neighbour j with the same key: places in `rows`, and rows of j."""
         order, start = self.groups[j, i]
-        kid = self.kid[i, j]
+        kid = self.kid[i, j][rows]
         many = np.diff(start)[kid]
         mine = np.repeat(np.arange(len(kid)), many)
-        theirs = order[np.arange(len(mine)) - np.repeat(np.cumsum(many) - many, many) + np.repeat(start[kid], many)]
+        return mine, order[np.arange(len(mine)) + np.repeat(start[kid] - np.cumsum(many) + many, many)]
+
+    def contract(self, i: int, j: int) -> "Tree":
+        """Return the tree with the neighbours i and j joined to one node, in i's place."""
+        mine, theirs = self.partners(i, j, np.arange(len(self.weight[i])))
         rename = {old: old - (old > j) for old in range(self.m)} | {j: i - (i > j)}
         weights = [weight for old, weight in enumerate(self.weight) if old != j]
         weights[rename[i]] = self.weight[i][mine] * self.weight[j][theirs]

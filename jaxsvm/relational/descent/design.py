@@ -2,8 +2,8 @@
 
     rows = relational.design(join)
     fit = jaxsvm.designs.fit(rows, C=1.0)                                 # passes over the tables
-    problem = jaxsvm.svm_problem(rows.gram(), rows.y, C, sample_weight=rows.weight)
-    fit = jaxsvm.fit(problem, jaxsvm.Newton())                            # all rows in memory
+    gram = jaxsvm.gram(jaxsvm.kernels.Linear(), rows.x)                           # all rows in memory
+    fit = jaxsvm.fit(jaxsvm.svm_problem(gram, rows.y, C, sample_weight=rows.weight), jaxsvm.Newton())
 
 This is for joins whose rows can be counted one by one (a star of unique keys has those of its fact table). A pass forms
 some rows at a time from the tables, so that memory holds row numbers only.
@@ -16,17 +16,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array  # jax depends on SciPy
 
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import InputError, require_part
-from jaxsvm.gram.build import gram
-from jaxsvm.gram.operators import Gram
-from jaxsvm.kernels import Linear
 from jaxsvm.points.rows import CSR
 from jaxsvm.relational.schema.join import Join
-from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import in_a_line, memory, require_memory, transfers
+from jaxsvm.runtime.arrays import in_a_line, transfers
 
 ENTRIES_OF_A_CHUNK = 1 << 23
 """Numbers of a join's rows that are formed at a time: 64 MiB."""
@@ -75,20 +72,10 @@ class Design(OfChunks):
                 x = CSR(x.data, x.indices, x.indptr, self.d, x.nnz // size)
             yield Chunk(x, (self.y[index] > 0).astype(float), weight, np.int64(first))
 
-    def gram(self) -> Gram:
-        """Return the Gram operator `X X'` of all rows, formed; solvers work in the space of its features.
-
-        Raises:
-            InputError: If the rows do not fit in memory.
-        """
-        require_memory(
-            16 * self.n * self.join.entries, f"join has {self.n:,} rows, which", "take designs.fit", memory()
-        )
-        return gram(Linear(), self.join.features(self.place), tile=min(2048, self.n))
-
-    def coefficients(self, fit: Fit) -> np.ndarray:
-        """Return `w` of a fit's decision function `w.x + fit.bias`, `(d,)`, in the order of `names`."""
-        return self.join.features(self.place).T @ np.asarray(fit.dual_coef, float)
+    @property
+    def x(self) -> np.ndarray | csr_array:
+        """Return the features of all rows, formed, `(N, d)`."""
+        return self.join.features(self.place)
 
 
 @transfers

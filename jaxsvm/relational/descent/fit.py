@@ -2,8 +2,8 @@
 
     F(beta) = mean over the join of max(0, 1 - y beta.x) + lam |beta|^2,      lam = 1 / (2 C N)
 
-or the same with the squared hinge, from sums of slacks instead of counts; its planes and its certificate have the same
-form, and its Newton steps need no ramp.
+or the same with the squared hinge over a join that is small enough to be formed; its planes and its certificate have
+the same form, and its Newton steps need no ramp.
 
 There are two methods:
 
@@ -24,8 +24,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -38,23 +37,18 @@ from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.schema.join import Join, prepared
 from jaxsvm.relational.tables.columns import (
-    CATEGORIES,
     DOUBLE,
+    NUMBERS,
     TableLike,
     column,
     declared,
     numbers,
     opened,
-    present,
-    python_values,
 )
-from jaxsvm.relational.tables.pushdown import common_type, compared, in_memory, quoted
+from jaxsvm.relational.tables.pushdown import compared, in_memory, quoted
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
 from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,7 +109,9 @@ class RelationalFit:
         """
         join, names = self.join, self.join.names
         require_free(join, score)
-        terms = [_number(self.intercept), *(_term(*feature) for feature in self._features())]
+        terms = [_number(self.intercept)]
+        for table, name, coef, part, _ in self._features():
+            terms.append(_term(f"{quoted(table)}.{quoted(name)}", coef, part))
         sources = {name: quoted(name) for name in names} | self.join.sources | (tables or {})
         hub = join.tree.label
         joined, clauses = {hub}, [f"{sources[names[hub]]} AS {quoted(names[hub])}"]
@@ -147,13 +143,14 @@ class RelationalFit:
                 could be another column of the joined tables.
         """
         given = opened("rows", rows)
-        terms, whole, plain = [], defaultdict(dict), defaultdict(dict)
+        whole, plain = defaultdict(dict), defaultdict(dict)
         equal = {column: key for key, owners in self.join.keys.items() for column in owners.items()}  # those of a key
         for table, names in zip(self.join.names, self.join.named, strict=True):
             for name in names:
                 whole[f"{table}.{name}"][table, name] = f"{table}.{name}"
                 plain[name].setdefault(equal.get((table, name), (table, name)), f"{table}.{name}")
-        for table, name, coef, part in self._features():
+        values, terms = {}, []
+        for table, name, coef, part, kind in self._features():
             wanted = f"{table}.{name}" if f"{table}.{name}" in given.names else name
             if wanted not in given.names:
                 raise InputError(f"rows has no column {name} or {table}.{name}: every feature is needed.")
@@ -161,15 +158,20 @@ class RelationalFit:
             if len(same) > 1:
                 which = " or ".join(same.values())
                 raise InputError(f"rows has a column {wanted}, which could be {which}: call each by its whole name.")
-            values = column("rows", given, wanted)
-            if isinstance(part, float):
-                known = numbers(values, f"rows.{wanted}")
-                terms.append(coef[0] * np.where(np.isnan(known), part, known))
-            else:
-                terms.append(_level_scores(part, coef, present(values), f"{table}.{name}"))
+            at = f"c{len(terms)}"
+            values[at] = column("rows", given, wanted)
+            terms.append((f"rows.{wanted}", kind, f"{_term(at, coef, part)} AS {at}"))
         if not terms:
             raise InputError("the model has no features: every score is its intercept.")
-        return sum(terms[1:], terms[0]) + self.intercept
+        with in_memory({"given": values}) as database:
+            for name, (where, kind, _) in zip(database.types("FROM given")[1], terms, strict=True):
+                if declared(name).kind not in ("null", *ALIKE.get(kind, (kind,))):
+                    raise InputError(
+                        f"column {where} holds {name}: {kind}s are needed, as in training (values of different kinds "
+                        "are never equal)."
+                    )
+            scores = database.ask(f"SELECT {', '.join(term for _, _, term in terms)} FROM given")
+        return sum((numbers(part, "score") for part in scores.values()), np.float64(self.intercept))
 
     def predict(self, rows: TableLike) -> np.ndarray:
         """Return the labels of joined rows, `(k,)`.
@@ -183,14 +185,14 @@ class RelationalFit:
             raise InputError(f"rows has {unknown.sum()} row(s) without a number, the first is row {unknown.argmax()}.")
         return self.join.classes[(scores >= 0).astype(int)]
 
-    def _features(self) -> Iterator[tuple[str, str, Any, Any]]:
-        """Yield table, name, coefficients, and the fill of a number or the levels of a category, of each feature."""
+    def _features(self) -> Iterator[tuple[str, str, Any, Any, str]]:
+        """Yield table, name, coefficients, the fill of a number or the levels of a category, and the kind of each."""
         at = 0
         for table, block in zip(self.join.names, self.join.blocks, strict=True):
             parts = [(n, 1, float(fill)) for n, fill in zip(block.names, block.fill, strict=True) if n is not None]
             parts += [(name, len(levels), levels) for name, levels in block.categories.items()]
             for name, many, part in parts:
-                yield table, name, self.coef[at : at + many], part
+                yield table, name, self.coef[at : at + many], part, block.kinds.get(name, "number")
                 at += many
 
     def __repr__(self) -> str:
@@ -208,11 +210,12 @@ def require_free(join: Join, score: str) -> None:
         raise InputError(f"score is {score!r}, a column of {table} as well: give the scores another name.")
 
 
-def _term(table: str, name: str, coef: Any, part: Any) -> str:
-    """Write the summand of a feature."""
-    value = f"{quoted(table)}.{quoted(name)}"
+def _term(value: str, coef: Any, part: Any) -> str:
+    """Write the summand of a feature, whose value is `value`."""
     if not isinstance(part, float):
-        cases = [f"WHEN {test} THEN {_number(c)}" for test, c in zip(_tests(value, part), coef, strict=True)]
+        texts = [level if level is None else level.replace("'", "''") for level in part]
+        tests = [f"{value} IS NULL" if c is None else f"CAST({value} AS VARCHAR) = '{c}'" for c in texts]
+        cases = [f"WHEN {test} THEN {_number(c)}" for test, c in zip(tests, coef, strict=True)]
         return f"CASE {' '.join(cases)} ELSE 0 END"
     value = compared(value, DOUBLE)
     if not np.isnan(part):
@@ -220,41 +223,8 @@ def _term(table: str, name: str, coef: Any, part: Any) -> str:
     return f"{_number(coef[0])} * {value}"
 
 
-def _level_scores(levels: pa.Array, coef: np.ndarray, part: pa.Array, where: str) -> np.ndarray:
-    """Return the coefficient of each row's level, `(k,)`; 0 for a level that training did not see."""
-    import pyarrow.compute as pc
-
-    kinds = [declared(str(array.type), f"{name}.v") for name, array in (("levels", levels), ("part", part))]
-    if kinds[1].kind == "uuid":  # levels are its texts
-        kinds[1] = kinds[1]._replace(kind="text")
-    if kinds[0].kind == kinds[1].kind and kinds[0].kind in CATEGORIES:
-        place = pc.call_function("index_in", [part.cast(levels.type)], pc.SetLookupOptions(levels))
-        return np.append(coef, 0.0)[place.fill_null(len(coef)).to_numpy()]
-    tables = {"levels": {"v": levels, "coef": coef}, "part": {"v": part, "row": np.arange(len(part))}}
-    with in_memory(tables) as ask:
-        cast = common_type(ask, {f"{where} in training": ("levels", kinds[0]), "rows": ("part", kinds[1])})
-        one, two = (compared(kind.sql, cast) for kind in kinds)
-        joined = f"part LEFT JOIN levels ON {one} IS NOT DISTINCT FROM {two}"
-        found = ask(f"SELECT COALESCE(coef, 0) AS score FROM {joined} ORDER BY row")
-    return numbers(found["score"], where)
-
-
-def _tests(value: str, levels: pa.Array) -> list[str]:
-    kind = declared(str(levels.type)).kind
-    typed = compared(value, {"text": "VARCHAR", "float": DOUBLE}.get(kind))
-    return [f"{value} IS NULL" if c is None else f"{typed} = {_literal(kind, c)}" for c in python_values(levels)]
-
-
-def _literal(kind: str, level: Any) -> str:
-    """Write a level of a category as SQL."""
-    if kind == "boolean":
-        return "TRUE" if level else "FALSE"
-    if kind == "text":
-        return "'" + level.replace("'", "''") + "'"
-    if kind == "float":
-        return _number(level)
-    precise = "_NS" if len(str(level)) > len("2020-01-01 00:00:00.000000") else ""  # DuckDB's alone
-    return f"{kind.upper()}{precise} '{level}'" if kind in ("date", "timestamp") else str(level)
+ALIKE = {"number": NUMBERS, "text": ("text", "uuid"), "uuid": ("text", "uuid")}
+"""For kinds of features the kinds of values that are scored as theirs, if others than their own."""
 
 
 def _number(value: Any) -> str:
@@ -280,16 +250,17 @@ def fit(
         join: A `Join`.
         lam: The strength of the regulariser in `mean hinge + lam |beta|^2`, > 0; `1 / (2 C N)`.
         eps: The accuracy of the sketch's counts, in (0, 1].
-        engine: "auto" (chosen by cost; `fit.engine` says which), "formed", "rows", "merge", "grid" or "sketch".
+        engine: "auto" (chosen by cost; `fit.engine` says which), "formed", "merge", "grid" or "sketch".
         C: The penalty of `|beta|^2 / 2 + C sum hinge`, instead of lam.
         tol: The relative gap at which the fit ends.
         max_steps: Cap on evaluations.
         scale: Scaling of numbers: "none", "max" (the paper's) or "standard"; `coef` is for unscaled numbers.
         intercept: Whether there is a constant feature 1, regularised like the others.
         method: "bundle", or "paper", that of the paper; see the module.
-        loss: "hinge", or "squared_hinge": `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, where C is that of
-            `|beta|^2 / 2 + C sum hinge^2`.
-        init: A fit of the same join, scale, engine and loss at another lam, whose planes are valid for this lam too.
+        loss: "hinge", or of a join that can be formed "squared_hinge": `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`,
+            where C is that of `|beta|^2 / 2 + C sum hinge^2`.
+        init: A fit of the same join, scale and loss at another lam, whose planes are valid for this lam too, and whose
+            engine goes on.
         max_seconds: Start no further evaluation after so many seconds.
         callback: Called with the step, D and P.
 
@@ -317,9 +288,16 @@ def fit(
     if method == "paper" and any(np.abs(block.X).max(initial=0) > 1 for block in scaled.blocks):
         raise InputError(f"scale is {scale!r}: method='paper' presumes numbers of size 1 at most; take scale='max'.")
     if init is not None:
-        _require_alike(init.join, scaled)
-        scaled = init.join
-    rows, why = _rows_for(scaled, engine, eps, method)
+        pairs = zip(init.join.blocks, scaled.blocks, strict=True) if init.join.tree is scaled.tree else ()
+        if not (alike := [np.array_equal(a.X, b.X) for a, b in pairs]) or not all(alike):
+            raise InputError("init is a fit of another join, scale or intercept: give those of that fit.")
+        scaled, rows, why = init.join, init.descent.rows, init.engine
+    else:
+        rows, why = _rows_for(scaled, "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
+    if method == "paper" and isinstance(rows, Formed):
+        raise InputError("init has formed rows, and method='paper' counts them: leave init out.")
+    if loss != "hinge" and not isinstance(rows, Formed):
+        raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
     kind: Any = kind_for(rows, loss != "hinge")
     if method != "bundle":
         kind = partial(PaperDescent, eps=eps)
@@ -340,14 +318,13 @@ def fit(
 
 def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed | Counted, str]:
     """Return what evaluates points of a scaled join, and the reason of the choice."""
-    if isinstance(engine, Formed | Counted):  # of a fit before
-        return engine, engine.name
-    if method == "bundle" and isinstance(engine, str) and engine in ("auto", "rows", "formed"):
-        rows = formed_if_small(join, wanted=engine != "auto")
+    if method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
+        rows = formed_if_small(join, wanted=engine == "formed")
         if rows is not None:
             return rows, f"formed: the join has {float(join.size):,.0f} rows, each kept with its features, exact"
     if isinstance(engine, str) and engine == "formed":
-        raise InputError(f"engine is 'formed': {float(join.size):.3g} rows do not fit, or {method=}; take 'auto'.")
+        many = f"{float(join.size):.3g}"
+        raise InputError(f"engine is 'formed': {many} rows do not fit, or {method=}; take 'auto' with the hinge.")
     counter, why = engine_for(join, engine, eps)
     return Counted(join, counter), why
 
@@ -358,17 +335,6 @@ def descent_of(kind: Any, join: Join, rows: Formed | Counted, lam: float, square
     squares = np.append(join.transposed(join.counts(), lambda X: X * X), 0.0) / float(join.size)
     terms = sum(len(block.X) for block in join.blocks) + (len(rows.y) if isinstance(rows, Formed) else 0)
     return kind(rows, lane, 1 / (2 * lam), sizes=np.sqrt(np.append(squares, [1.0])), terms=terms)
-
-
-def _require_alike(known: Join, join: Join) -> None:
-    """Refuse planes of another join, or of other features of this one: they prove nothing here."""
-
-    def described(join: Join) -> list[Any]:
-        parts = [part for block in join.blocks for part in (block.X, block.codes)]
-        return [join.feature_names, join.classes, float(join.size), join.tree.y, *parts]
-
-    if not all(np.array_equal(*pair) for pair in zip_longest(described(known), described(join), fillvalue=np.zeros(0))):
-        raise InputError("init is a fit of another join, scale or intercept: give those of that fit, or leave it out.")
 
 
 @transfers
@@ -396,8 +362,7 @@ def fit_path(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for lam in sorted(set(values), reverse=True):
-            rows: Any = engine if before is None else before.descent.rows
-            before = fits[lam] = fit(join, lam, eps, rows, init=before, **options)
+            before = fits[lam] = fit(join, lam, eps, engine, init=before, **options)
     warn_of_uncertified(list(fits.values()))
     return [fits[lam] for lam in values]
 

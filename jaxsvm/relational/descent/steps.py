@@ -129,38 +129,35 @@ class Counted:
         many = max(1 << 15, min(MEASURED.hessian_rows_per_coefficient * self.join.d, MEASURED.formed_rows))
         return formed(self.join, Sampler(self.join.tree).draw(many, np.random.default_rng(0)), np.ones(many))
 
-    def counts(self, beta: np.ndarray, mode: str, guard: float = 0.0, squared: bool = False, ramp: float = 0.0,
-               lam: float = 0.0) -> PseudoGradient:  # fmt: skip
+    def counts(
+        self, beta: np.ndarray, mode: str, guard: float = 0.0, ramp: float = 0.0, lam: float = 0.0
+    ) -> PseudoGradient:
         """Count in one pass, and compute the pseudo-gradient."""
-        join, engine = self.join, self.engine
-        far = far_counts(join, beta, guard=guard, mode=mode, engine=engine, squared=squared, ramp=ramp)
-        return from_counts(join, beta, lam, far, squared)
+        far = far_counts(self.join, beta, guard=guard, mode=mode, engine=self.engine, ramp=ramp)
+        return from_counts(self.join, beta, lam, far)
 
-    def plane(self, beta: np.ndarray, unit: float, squared: bool, ramp: float = 0.0) -> tuple[Any, ...]:
-        """Return the plane below unit times the mean loss at a point: `unit mean loss >= s - pull.(beta, 0)`.
+    def plane(self, beta: np.ndarray, unit: float, ramp: float = 0.0) -> tuple[Any, ...]:
+        """Return the plane below unit times the mean hinge at a point: `unit mean hinge >= s - pull.(beta, 0)`.
 
         It is an upper bound of the loss there, s, pull `(d + 1,)`, and by how much pull may be off, `(d + 1,)`: None of
         exact counts. Of counts that are bounds it takes two passes.
         """
         if not self.engine.bounds:
-            counted = self.counts(beta, "mid", squared=squared, ramp=ramp)
+            counted = self.counts(beta, "mid", ramp=ramp)
             return unit * counted.objective, unit * counted.far, np.append(-unit * counted.gradient, 0.0), None
-        low, high = (self.counts(beta, mode, squared=squared) for mode in ("lower", "upper"))
+        low, high = (self.counts(beta, mode) for mode in ("lower", "upper"))
         least, most = gradient_interval(low, high)
-        # The constant of the squared hinge is 2 s - s^2, whose second part is at most the upper one.
-        s = low.far - (high.objective - low.objective if squared else 0)
         middle, wide = (np.append(unit / 2 * part, 0.0) for part in (-(least + most), most - least))
-        return unit * high.objective, unit * s, middle, wide
+        return unit * high.objective, unit * low.far, middle, wide
 
     def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, np.ndarray | None]:
         """Return the sums at a point, `(d,)`, with curvatures of drawn rows, and by how much slopes may be off."""
-        unit, drawn = C / (1 + squared), self.few
-        ramp = 0.0 if squared else max(mu / 2, self.engine.least_ramp(scores(self.join, beta)[0]))
-        loss, s, pull, wide = self.plane(beta, unit, squared, ramp)
+        drawn, ramp = self.few, max(mu / 2, self.engine.least_ramp(scores(self.join, beta)[0]))
+        loss, s, pull, wide = self.plane(beta, C, ramp)
         z = np.sort(np.abs(1 - drawn.y * (drawn.X @ beta)))
         seen = float(z[min(MEASURED.rows_of_a_ramp * drawn.d, len(z) - 1)])  # within it enough of them have curvature
-        sums = drawn.sums(beta, C, 2 * max(ramp, seen), squared)[0]
-        parts: Any = (loss, s, pull, sums.curvature, np.full(len(REACHES), np.inf))
+        curvature = drawn.sums(beta, C, 2 * max(ramp, seen), squared)[0].curvature
+        parts: Any = (loss, s, pull, curvature, np.full(len(REACHES), np.inf))
         return Sums(*parts), wide
 
 
@@ -329,7 +326,7 @@ class PaperDescent(Descent):
 
     def evaluate(self, beta: np.ndarray) -> float:
         """Add the plane at a point; return the upper bound of F there."""
-        loss, s, pull, wide = self.rows.plane(beta, self.unit, False)
+        loss, s, pull, wide = self.rows.plane(beta, self.unit)
         self.lane.add_plane(s, pull, wide=wide)
         return float(beta @ beta) / 2 + loss
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_finite, require_part
 from jaxsvm.relational.counting.tree import Tree, masked
-from jaxsvm.relational.gradient.far import Engine, Far, Request, keyed
+from jaxsvm.relational.gradient.far import Engine, Far, keyed
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
@@ -31,11 +31,13 @@ from jaxsvm.runtime.arrays import require_finite_number, require_one_of, transfe
 class MergeEngine(Engine):
     """Sorted merges over a tree of at most three nodes; of one node each row is looked at. Exact."""
 
+    name = "merge"
+
     def __init__(self, tree: Tree) -> None:
         """Contract the tree to at most three nodes, none with more than twice `auto_rows` rows."""
         small = tree.within(3, 2 * MEASURED.auto_rows)
         assert small is not None
-        self.tree, self.name = small, "rows" if small.m == 1 else "merge"
+        self.tree = small
         self.hub = int(np.argmax([len(small.neighbours(i)) for i in range(small.m)]))
         # The first neighbour makes fewer pairs with the hub; the other one is searched.
         self.near = sorted(small.neighbours(self.hub), key=lambda k: small.pairs(self.hub, k))
@@ -45,16 +47,16 @@ class MergeEngine(Engine):
         """Return the number of binary searches for each call and label."""
         return self.tree.pairs(self.hub, self.near[0]) if len(self.near) == 2 else len(self.tree.weight[self.hub])
 
-    def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
-        tree, hub, tau, squared, ramp = self.tree, self.hub, request.tau, request.squared, request.ramp
+    def count(
+        self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
+    ) -> tuple[list[np.ndarray], float]:
+        tree, hub = self.tree, self.hub
         weight = masked(tree, sign)
         if tree.m == 1:
             slack = tau - s[0]
-            far = weight[0] * (slack >= 0)
-            room = far * slack
-            smooth = weight[0] * np.clip(slack / (2 * ramp) + 0.5, 0, 1) if ramp else far
-            return [smooth], None if ramp else [room], float(room.sum()), float(room @ slack)
-        out, rooms = ([np.zeros(len(w)) for w in weight] for _ in range(2))
+            far = np.clip(slack / (2 * ramp) + 0.5, 0, 1) if ramp else slack >= 0
+            return [weight[0] * far], float(weight[0] @ np.maximum(slack, 0))
+        out = [np.zeros(len(w)) for w in weight]
         first, last = self.near[0], self.near[-1]
         # The last neighbour's rows of this label by key and score; complex numbers sort and search by both.
         live = np.flatnonzero(weight[last] > 0)
@@ -62,67 +64,51 @@ class MergeEngine(Engine):
         kid = tree.kid[last, hub][order]
         known = keyed(kid, s[last][order])
         start = np.searchsorted(kid, np.arange(tree.count[last, hub] + 1))
-        mass, moment, second = (np.append(0.0, np.cumsum(weight[last][order] * s[last][order] ** k)) for k in range(3))
+        mass, moment = (np.append(0.0, np.cumsum(weight[last][order] * s[last][order] ** k)) for k in range(2))
         change, shift = np.zeros(len(order) + 1), np.zeros(len(order) + 1)
-        slack = squares = 0.0
+        slack = 0.0
 
-        def reached(w: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, ...]:
-            """Count pairs of weight w up to the scores t; return where they end, their number and sum of scores."""
+        def reached(w: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """Count pairs of weight w up to the scores t; return their number and sum of slacks."""
             end = np.searchsorted(known, keyed(key, t), side="right")  # noqa: B023 (called in this turn)
-            for changes, values in ((change, w), (shift, w * t))[: 1 + (squared or ramp > 0)]:
+            for changes, values in ((change, w), (shift, w * t))[: 1 + (ramp > 0)]:
                 opened, closed = (np.bincount(at, values, minlength=len(changes)) for at in (begin, end))  # noqa: B023
                 np.add(changes, opened - closed, out=changes)
-            return end, mass[end] - mass[begin], moment[end] - moment[begin]  # noqa: B023
+            many = mass[end] - mass[begin]  # noqa: B023
+            return many, t * many - (moment[end] - moment[begin])  # noqa: B023
 
         for r, a in self._chunks(s, weight):
             w = weight[hub][r] * (1.0 if a is None else weight[first][a])
             t = tau - s[hub][r] - (0.0 if a is None else s[first][a])
             key = tree.kid[hub, last][r]
             begin = start[key]
-            end, far, sums = reached(0 * w if ramp else w, t)
-            room = t * far - sums
+            far, room = reached(0 * w if ramp else w, t)
             slack += float(w @ room)
             if ramp:  # the difference of two slacks, whose thresholds are its ends
-                far = np.zeros(len(w))
-                for share, end_of_ramp in ((0.5 / ramp, t + ramp), (-0.5 / ramp, t - ramp)):
-                    _, many, scores_up_to = reached(share * w, end_of_ramp)
-                    far += share * (end_of_ramp * many - scores_up_to)
-            for total, values in ((out, far), (rooms, room))[: 1 + squared]:
-                total[hub] += np.bincount(r, w * values, minlength=len(total[hub]))
-                if a is not None:
-                    total[first] += np.bincount(a, w * values, minlength=len(total[first]))
-            if squared:
-                squares += float(w @ (t * (room - sums) + second[end] - second[begin]))
+                share = 0.5 / ramp
+                far = share * (reached(share * w, t + ramp)[1] - reached(-share * w, t - ramp)[1])
+            out[hub] += np.bincount(r, w * far, minlength=len(out[hub]))
+            if a is not None:
+                out[first] += np.bincount(a, w * far, minlength=len(out[first]))
         through = np.cumsum(change)[:-1]
-        room = (np.cumsum(shift)[:-1] - through * s[last][order]) * weight[last][order]
-        out[last][order] = room if ramp else through * weight[last][order]
-        rooms[last][order] = room
-        return out, rooms if squared else None, slack, squares
+        out[last][order] = weight[last][order] * (np.cumsum(shift)[:-1] - through * s[last][order] if ramp else through)
+        return out, slack
 
     def _chunks(self, s: list[np.ndarray], weight: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """Yield chunks of pairs of a row of the hub and one of its first neighbour, ordered for local searches."""
-        tree, hub = self.tree, self.hub
+        """Yield pairs of a row of the hub and one of its first neighbour, 2^20 at a time, about 64 bytes each."""
+        tree, hub, first = self.tree, self.hub, self.near[0]
         rows = np.flatnonzero(weight[hub] > 0)
-        rows = rows[np.lexsort((-s[hub][rows], tree.kid[hub, self.near[-1]][rows]))]
+        rows = rows[np.lexsort((-s[hub][rows], tree.kid[hub, self.near[-1]][rows]))]  # searches are near each other
         if len(self.near) == 1:
             yield rows, None
             return
-        first = self.near[0]
-        live = np.flatnonzero(weight[first] > 0)
-        order = live[np.lexsort((-s[first][live], tree.kid[first, hub][live]))]
-        start = np.searchsorted(tree.kid[first, hub][order], np.arange(tree.count[first, hub] + 1))
-        many = np.diff(start)[tree.kid[hub, first][rows]]
-        total = np.append(0, np.cumsum(many))
-        # 2^20 pairs at a time, about 64 bytes each.
-        cuts = np.unique(np.append(np.searchsorted(total, np.arange(0, total[-1], 1 << 20)), len(rows)))
-        for low, high in zip(cuts[:-1], cuts[1:], strict=True):
-            r, n = rows[low:high], many[low:high]
-            begin = start[tree.kid[hub, first][r]]
-            inside = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
-            yield np.repeat(r, n), order[np.repeat(begin, n) + inside]
+        total = np.cumsum(np.diff(tree.groups[first, hub][1])[tree.kid[hub, first][rows]])
+        for part in np.split(rows, np.searchsorted(total, np.arange(1 << 20, total[-1], 1 << 20))):
+            mine, theirs = tree.partners(hub, first, part)
+            yield part[mine], theirs
 
 
-ENGINES = ("auto", "rows", "merge", "grid", "sketch")
+ENGINES = ("auto", "merge", "grid", "sketch")
 
 
 class PseudoGradient(NamedTuple):
@@ -147,7 +133,7 @@ class PseudoGradient(NamedTuple):
 
 
 def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tuple[Any, str]:
-    """Return an engine for a join, and the reason: "auto" takes the first of rows, merge and grid that is cheap.
+    """Return an engine for a join, and the reason: "auto" takes merge, which is exact, where it is cheap, else grid.
 
     Raises:
         InputError: On what is no join or no engine, or a join that is too large for an exact engine.
@@ -156,23 +142,16 @@ def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tu
     if isinstance(engine, Engine):
         return engine, engine.name
     require_one_of("engine", engine, ENGINES)
-    tree, size, limit = join.tree.simplified, float(join.size), MEASURED.auto_rows
-    # Merged rows of the join are fewer than its size where tables repeat.
-    if engine == "merge" or (engine == "auto" and size > MEASURED.formed_rows):
-        most = 2 * limit if engine == "merge" else MEASURED.auto_pairs
+    tree, size = join.tree.simplified, float(join.size)
+    if engine in ("auto", "merge"):
+        most = MEASURED.auto_rows if size <= MEASURED.auto_rows else MEASURED.auto_pairs
+        most = 2 * MEASURED.auto_rows if engine == "merge" else most
         small = tree.within(3, most)
         merge = None if small is None else MergeEngine(small)
-        cheap = min(MEASURED.auto_pairs, size / 4)
-        if merge is not None and (engine == "merge" or merge.pairs <= cheap):
+        if merge is not None and (engine == "merge" or merge.pairs <= most):
             return merge, f"merge: sorted merges of {merge.pairs:,} pairs for {size:.3g} rows, exact"
         if engine == "merge":
             raise InputError(f"engine is 'merge': no three tables of at most {most:.0g} rows; take 'grid'.")
-    if engine == "rows" or (engine == "auto" and size <= limit):
-        if size > 64 * limit:
-            raise InputError(f"engine is 'rows': the join has {size:.3g} rows, more than {64 * limit}; take 'auto'.")
-        rows = tree.within(1, np.inf)
-        assert rows is not None
-        return MergeEngine(rows), f"rows: the join has {size:,.0f} rows, each looked at, exact"
     if engine == "sketch":
         return SketchEngine(tree, eps), f"sketch: counts within a factor {1 + eps:g} for {size:.3g} rows"
     grid = GridEngine(tree)
@@ -199,7 +178,6 @@ def far_counts(
     mode: str = "mid",
     engine: str | Engine = "auto",
     tau: float = 1.0,
-    squared: bool = False,
     ramp: float = 0.0,
 ) -> Far:
     """Count the far rows (`y beta.x + guard |beta|.|x| <= tau`) of the join through each row of a table, by label.
@@ -210,9 +188,8 @@ def far_counts(
         eps: The relative accuracy of the sketch's counts, in (0, 1].
         guard: The factor by which features may be perturbed, >= 0.
         mode: Of the sketch: "lower" (counts in `[c / (1 + eps), c]`), "upper" (`[c, (1 + eps) c]`) or "mid".
-        engine: "auto", "rows", "merge", "grid" or "sketch" (see `engine_for`), or an engine.
+        engine: "auto", "merge", "grid" or "sketch" (see `engine_for`), or an engine.
         tau: The threshold.
-        squared: Whether sums of slacks and of their squares are needed.
         ramp: Half-width of the ramp that replaces the step from far to close; for exact engines.
 
     Raises:
@@ -224,7 +201,7 @@ def far_counts(
     require_finite_number("guard", guard)
     require_finite_number("ramp", ramp)
     require_finite_number("tau", tau, -np.inf)
-    return counter(scores(join, beta, guard), Request(mode, tau, squared, ramp))
+    return counter(scores(join, beta, guard), tau, mode, ramp)
 
 
 @transfers
@@ -247,7 +224,7 @@ def pseudo_gradient(
         eps: The accuracy of counts, in (0, 1].
         guard: False; True: eps (with mode "lower" the paper's algorithm); or a number.
         mode: "lower", "upper" or "mid".
-        engine: "auto", "rows", "merge", "grid" or "sketch" (the paper's), or an engine.
+        engine: "auto", "merge", "grid" or "sketch" (the paper's), or an engine.
 
     Raises:
         InputError: On coefficients, accuracies or engines that do not fit.
@@ -258,24 +235,15 @@ def pseudo_gradient(
     return from_counts(join, checked(join, beta), lam, far)
 
 
-def from_counts(join: Any, beta: np.ndarray, lam: float, far: Far, squared: bool = False) -> PseudoGradient:
-    """Compute the pseudo-gradient from counts.
-
-    With `squared` it is that of the mean squared hinge, from sums of slacks. `far` is then the constant of the plane
-    that touches it: `mean max(0, s)^2 >= mean(a s - a^2 / 4)` with `a = 2 max(0, slack)`, so `mean(2 s - s^2)`.
-    """
+def from_counts(join: Any, beta: np.ndarray, lam: float, far: Far) -> PseudoGradient:
+    """Compute the pseudo-gradient from counts."""
     N = float(join.size)
-    if squared and far.slacks is None:
-        raise InputError("far has no slack sums: take the counts with squared=True.")
-    parts = [[2 * part for part in slacks] for slacks in far.slacks] if squared else far.counts
     # Sums over the features' positive and negative values, `(X + |X|) / 2` and `(X - |X|) / 2`.
-    whole, size = ([join.transposed(part, of) / (2 * N) for part in parts] for of in (lambda X: X, abs))
+    whole, size = ([join.transposed(part, of) / (2 * N) for part in far.counts] for of in (lambda X: X, abs))
     plus, minus = whole[1] + size[1] - (whole[0] - size[0]), whole[1] - size[1] - (whole[0] + size[0])
     share = float(sum(counts[join.tree.label].sum() for counts in far.counts)) / N
-    loss = max(sum(far.squares if squared else far.slack), 0.0) / N
-    if squared:
-        share = 2 * sum(far.slack) / N - loss
-    return PseudoGradient(plus + minus + 2 * lam * beta, plus, minus, share, loss + lam * float(beta @ beta), far)
+    objective = max(sum(far.slack), 0.0) / N + lam * float(beta @ beta)
+    return PseudoGradient(plus + minus + 2 * lam * beta, plus, minus, share, objective, far)
 
 
 def gradient_interval(lower: PseudoGradient, upper: PseudoGradient) -> tuple[np.ndarray, np.ndarray]:
@@ -285,20 +253,6 @@ def gradient_interval(lower: PseudoGradient, upper: PseudoGradient) -> tuple[np.
     hardness), for any accuracy of counts.
     """
     return lower.plus + upper.minus, upper.plus + lower.minus
-
-
-@transfers
-def squared_hinge(join: Join, beta: ArrayLike, lam: float, far: Far) -> np.ndarray:
-    """Compute the gradient of `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, `(d,)`, from slack sums without a guard.
-
-    Args:
-        join: The join.
-        beta: Coefficients, `(d,)`.
-        lam: The strength of the regulariser, >= 0.
-        far: The counts of `far_counts(join, beta, squared=True)`.
-    """
-    require_finite_number("lam", lam)
-    return from_counts(join, checked(join, beta), lam, far, True).gradient
 
 
 def checked(join: Any, beta: Any) -> np.ndarray:

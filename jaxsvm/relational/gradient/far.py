@@ -4,7 +4,6 @@ A row x of the join with label l is *far* if `score_l(x) = sum_i s_i[r_i] <= 1`:
 eps-perturbation of the row, if the scores have a guard). The paper proves that exact counts are #P-hard in general.
 The engines count in different ways:
 
-    rows     the whole join as row numbers of its tables, if it is small enough: exact
     merge    at most three nodes: sorted merges through the middle one: exact
     grid     scores split between two points of a grid: exact for a slightly blurred indicator
     sketch   sorted sketches as messages (the paper's): each count within a factor 1 + eps
@@ -26,19 +25,6 @@ class Far(NamedTuple):
     # `counts[sign][table]`, `(n_i,)`: far rows with that label through each row, with multiplicities:
     counts: tuple[list[np.ndarray], ...]
     slack: tuple[float, ...]  # `slack[sign]`: the sum of `1 - score` over them
-    slacks: Any = None  # the same a row of each table, if it was asked for (squared hinge), else None
-    # `squares[sign]`: the sum of squares of `1 - score` over them; valid only with `slacks`:
-    squares: tuple[float, ...] = (0.0, 0.0)
-
-
-class Request(NamedTuple):
-    """The options of a count."""
-
-    mode: str = "mid"  # "lower", "upper" or "mid"; only engines with `bounds` tell them apart
-    tau: float = 1.0  # the threshold of the scores
-    squared: bool = False  # whether sums of slacks per row, and of squared slacks, are needed
-    # Half-width of the ramp that replaces the step from far to close, for engines without `bounds`; 0: none:
-    ramp: float = 0.0
 
 
 class Engine:
@@ -49,36 +35,32 @@ class Engine:
     threads = 1  # how many labels are counted at a time
     tree: Tree
 
-    def plan(self, mode: str) -> Any:
-        """Prepare a mode, before any scores are known."""
-
     def least_ramp(self, s: list[np.ndarray]) -> float:
         """Return the least half-width of a ramp that counts can tell from a step, for scores of tables."""
         return 1e-6
 
     def count(
-        self, sign: int, s: list[np.ndarray], request: Request
-    ) -> tuple[list[np.ndarray], list[np.ndarray] | None, float, float]:
+        self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
+    ) -> tuple[list[np.ndarray], float]:
         """Count the far rows of a label (sign 0 for +1, 1 for -1) from the scores of each node's rows, `(n_i,)` each.
 
-        Return for each node the far rows through each of its rows and the sums of their slacks (None unless asked for),
-        `(n_i,)` each; the sum of all slacks; the sum of their squares (arbitrary unless asked for).
+        tau is the threshold of scores. Engines with `bounds` tell modes apart; others take a ramp of half-width `ramp`
+        in place of the step from far to close. Return for each node the far rows through each of its rows, `(n_i,)`,
+        and the sum of all their slacks.
         """
         raise NotImplementedError
 
-    def __call__(self, scores: Scores, request: Request) -> Far:
+    def __call__(self, scores: Scores, tau: float = 1.0, mode: str = "mid", ramp: float = 0.0) -> Far:
         """Count far rows from the scores of each table's rows, `scores[sign][table]`, `(n_i,)`."""
-        self.plan(request.mode)
 
-        def of_label(sign: int) -> tuple[Any, ...]:
+        def of_label(sign: int) -> tuple[list[np.ndarray], float]:
             tree, s = self.tree, scores[sign]
             nodes = [sum((s[t][rows] for t, rows in member.items()), np.zeros(())) for member in tree.members]
-            *parts, slack, squares = self.count(sign, nodes, request)
-            return *(None if part is None else _of_tables(tree, s, part) for part in parts), slack, squares
+            counts, slack = self.count(sign, nodes, tau, mode, ramp)
+            return _of_tables(tree, s, counts), slack
 
         with ThreadPoolExecutor(self.threads) as pool:
-            counts, slacks, slack, squares = zip(*pool.map(of_label, (0, 1)), strict=True)
-        return Far(counts, slack, None if slacks[0] is None else slacks, squares)
+            return Far(*zip(*pool.map(of_label, (0, 1)), strict=True))
 
 
 def _of_tables(tree: Tree, tables: list[np.ndarray], values: list[np.ndarray]) -> list[np.ndarray]:

@@ -14,20 +14,24 @@ Cost O(sum_i distinct (keys, bin) of table i * bins), independent of the size of
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array  # jax depends on SciPy
 
 from jaxsvm.relational.counting.tree import Messages, Tree, masked
-from jaxsvm.relational.gradient.far import Engine, Request
+from jaxsvm.relational.gradient.far import Engine
 
 
-class Split(NamedTuple):
-    """The rows of a node on the grid, two entries per row."""
+class Entries(NamedTuple):
+    """The rows of a node on the grid, each split between two bins; equal ones of `(keys, bin)` are merged."""
 
-    bins: np.ndarray  # the bin of the lower point, counted from the node's first, `(n_i,)`
-    upper: np.ndarray  # the share of the upper point, `(n_i,)`
+    keys: dict[int, np.ndarray]  # by neighbour the key of each entry, `(e,)`
+    bins: np.ndarray  # its bin, counted from the node's first, `(e,)`
+    mass: np.ndarray  # the rows in it, `(e,)`
+    lower: np.ndarray  # the entry of the lower point of each row, `(n_i,)`
+    above: np.ndarray  # and that of the upper point
+    upper: np.ndarray  # the share of the upper point of each row, `(n_i,)`
     width: int  # the number of bins
 
 
@@ -46,73 +50,61 @@ class GridEngine(Engine):
     name = "grid"
 
     def __init__(self, tree: Tree, bins: int = 512) -> None:
-        """Simplify the tree."""
+        """Simplify the tree, and number the combinations of keys of each node's rows."""
         self.tree, self.bins = tree.simplified, bins
+        self.combinations = []  # of each node that of each row, and a row of each
+        for i, weight in enumerate(self.tree.weight):
+            group = np.zeros(len(weight), np.int64)
+            for k in self.tree.neighbours(i):
+                group = np.unique(group * self.tree.count[i, k] + self.tree.kid[i, k], return_inverse=True)[1]
+            self.combinations.append((group, np.unique(group, return_index=True)[1]))
 
     def least_ramp(self, s: list[np.ndarray]) -> float:
         """Return the width of some bins."""
         return 4 * sum(float(np.ptp(part)) for part in s) / self.bins
 
-    def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
+    def count(
+        self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
+    ) -> tuple[list[np.ndarray], float]:
         """Count the far rows of one label, by blurred scores."""
-        tree, squared, weight = self.tree, request.squared, masked(self.tree, sign)
+        tree, weight = self.tree, masked(self.tree, sign)
         live = [w > 0 for w in weight]
         if not all(mask.any() for mask in live):
-            zeros = [np.zeros(len(w)) for w in weight]
-            return zeros, zeros if squared else None, 0.0, 0.0
+            return [np.zeros(len(w)) for w in weight], 0.0
         low = [part[mask].min() for part, mask in zip(s, live, strict=True)]
         reach = sum(part[mask].max() - least for part, mask, least in zip(s, live, low, strict=True))
         h = reach / self.bins if reach > 1e-12 else 1.0
-        splits = [_split(part, mask, least, h) for part, mask, least in zip(s, live, low, strict=True)]
-        room = request.tau - sum(low)
+        entries = [self._entries(i, np.where(live[i], (s[i] - low[i]) / h, 0), weight[i]) for i in range(tree.m)]
+        room = tau - sum(low)
         limit = int(np.floor(room / h * (1 + 1e-15) + 1e-9))
-        threshold = Threshold(limit, room, h, int(request.ramp / h))
+        threshold = Threshold(limit, room, h, int(ramp / h))
         sent: Messages = {}
         for i, j in tree.directed:
-            sent[i, j] = self._message(i, j, splits[i], weight[i], sent)
-        out, rooms, slack, squares = [], [], 0.0, 0.0
+            sent[i, j] = self._message(i, j, entries[i], sent)
+        out, slack = [], 0.0
         for i in range(tree.m):
-            label = i == tree.label
-            wanted = 1 + (label or squared) + (label and squared)
-            far, *more = self._through(i, splits[i], weight[i], sent, threshold, wanted)
+            far, *room = weight[i] * self._through(i, entries[i], sent, threshold, 1 + (i == tree.label))
             out.append(far)
-            rooms += more[:1]
-            if label:
-                slack, squares = float(more[0].sum()), float(more[1].sum()) if squared else 0.0
-        return out, rooms if squared else None, slack, squares
+            slack += sum(float(part.sum()) for part in room)
+        return out, slack
 
-    def _entries(self, i: int, split: Split, weight: np.ndarray, near: list[int]) -> tuple[Any, ...]:
-        """Return the entries (keys, bin) of a node: keys, bin, mass, and each row's two entries.
+    def _entries(self, i: int, place: np.ndarray, weight: np.ndarray) -> Entries:
+        """Return the entries of a node, given the place of each row on the grid, in bins from the node's first."""
+        group, first = self.combinations[i]
+        bins = np.floor(place).astype(np.int64)
+        upper, width = place - bins, int(bins.max()) + 2
+        code, at = np.unique(np.append(bins, bins + 1) + width * np.tile(group, 2), return_inverse=True)
+        mass = np.bincount(at, np.append(weight * (1 - upper), weight * upper))
+        combination, b = np.divmod(code, width)
+        keys = {k: self.tree.kid[i, k][first[combination]] for k in self.tree.neighbours(i)}
+        return Entries(keys, b, mass, at[: len(place)], at[len(place) :], upper, width)
 
-        Equal entries are merged if that is cheap.
-        """
-        tree = self.tree
-        combination, size = np.zeros(len(weight), np.int64), 1
-        for k in near:
-            combination, size = combination * tree.count[i, k] + tree.kid[i, k], size * tree.count[i, k]
-        n, width = len(weight), split.width
-        bins = np.concatenate([split.bins, split.bins + 1])
-        mass = np.concatenate([weight * (1 - split.upper), weight * split.upper])
-        if size * width > 8 * len(mass):  # few can be equal
-            keys = {k: np.concatenate([tree.kid[i, k]] * 2) for k in near}
-            return keys, bins, mass, np.arange(n), np.arange(n, 2 * n)
-        code = bins + width * np.concatenate([combination] * 2)
-        kept = np.flatnonzero(np.bincount(code, minlength=size * width))
-        place = np.zeros(size * width, np.int64)
-        place[kept] = np.arange(len(kept))
-        total, place = np.bincount(code, mass, minlength=size * width)[kept], place[code]
-        key, b = np.divmod(kept, width)
-        keys = {}
-        for k in reversed(near):
-            key, keys[k] = np.divmod(key, tree.count[i, k])
-        return keys, b, total, place[:n], place[n:]
-
-    def _message(self, i: int, j: int, split: Split, weight: np.ndarray, sent: Messages) -> np.ndarray:
+    def _message(self, i: int, j: int, entries: Entries, sent: Messages) -> np.ndarray:
         """Return the histograms of i's side for each key shared with j, `(G, bins)`."""
+        keys, b, mass = entries[:3]
         others = [k for k in self.tree.neighbours(i) if k != j]
-        keys, b, mass, _, _ = self._entries(i, split, weight, [j, *others])
         incoming = _width_of_sum([sent[k, i] for k in others])
-        out = np.zeros((self.tree.count[i, j], split.width + incoming - 1))
+        out = np.zeros((self.tree.count[i, j], entries.width + incoming - 1))
         if not others:
             np.add.at(out, (keys[j], b), mass)
             return out
@@ -121,40 +113,34 @@ class GridEngine(Engine):
             window, g = slice(b[e[0]], b[e[0]] + incoming), keys[j][e]
             edges = np.flatnonzero(np.append(True, np.diff(g) != 0))
             # A sparse matrix of masses times the histograms, so that no entry copies a histogram.
-            if 4 * len(edges) > len(out):
-                edges = np.searchsorted(g, np.arange(len(out) + 1))
-                out[:, window] += csr_array((mass[e], at, edges), shape=(len(out), len(rest))) @ rest
-            else:
-                shares = csr_array((mass[e], at, np.append(edges, len(e))), shape=(len(edges), len(rest)))
-                out[g[edges], window] += shares @ rest
+            shares = csr_array((mass[e], at, np.append(edges, len(e))), shape=(len(edges), len(rest)))
+            out[g[edges], window] += shares @ rest
         return out
 
-    def _through(
-        self, i: int, split: Split, weight: np.ndarray, sent: Messages, threshold: Threshold, wanted: int
-    ) -> np.ndarray:
-        """Return the first `wanted` of far mass, slack and squared slack of each row of i, `(wanted, n_i)`."""
+    def _through(self, i: int, entries: Entries, sent: Messages, threshold: Threshold, wanted: int) -> np.ndarray:
+        """Return far mass, and of 2 that are wanted slack, through each row of i, for one copy, `(wanted, n_i)`."""
         near = sorted(self.tree.neighbours(i), key=lambda k: sent[k, i].shape[1])
-        keys, b, _, lower, upper = self._entries(i, split, weight, near)
+        keys, b, upper = entries.keys, entries.bins, entries.upper
         sums = np.zeros((wanted, len(b)))
         # A node without neighbours has one of a single row of score 0.
         last, key = (sent[near[-1], i], keys[near[-1]]) if near else (np.ones((1, 1)), np.zeros(len(b), np.int64))
         others = [sent[k, i] for k in near[:-1]]
         width = _width_of_sum(others)
-        tables = _beyond(last, split.width + width - 1, threshold, wanted)
+        tables = _beyond(last, entries.width + width - 1, threshold, wanted)
         for e in _by_bin(b, key, width):
             window, at = slice(b[e[0]], b[e[0]] + width), key[e]
             rest, place = _sums(others, [keys[k][e] for k in near[:-1]])
             rest = rest[place]
             for out, table in zip(sums, tables, strict=True):
                 out[e] = np.einsum("ew,ew->e", rest, table[:, window].take(at, axis=0))
-        return weight * ((1 - split.upper) * sums[:, lower] + split.upper * sums[:, upper])
+        return (1 - upper) * sums[:, entries.lower] + upper * sums[:, entries.above]
 
 
 def _beyond(histogram: np.ndarray, bins: int, threshold: Threshold, wanted: int) -> list[np.ndarray]:
     """Return the contributions of each histogram to a sum of u bins, `(G, bins)` for `u = 0, 1, ...`.
 
-    The first `wanted` of far mass, slack and squared slack. Far is at most `limit` bins together; with a ramp, the mean
-    over the limits within its half-width. Slack is `room - h bins` over far bins without a ramp.
+    Far mass, and of 2 that are wanted slack. Far is at most `limit` bins together; with a ramp, the mean over the
+    limits within its half-width. Slack is `room - h bins` over far bins without a ramp.
     """
     limit, room, h, wide = threshold
     most, u, zero = histogram.shape[1], np.arange(bins), np.zeros((len(histogram), 1))
@@ -174,18 +160,8 @@ def _beyond(histogram: np.ndarray, bins: int, threshold: Threshold, wanted: int)
 
         out = [(below(limit - u + wide) - below(limit - u - wide - 1)) / (2 * wide + 1)]
     if wanted > 1:
-        first = h * running(histogram * np.arange(most))[:, end]
-        out.append(left * count - first)
-        if wanted > 2:
-            second = h**2 * running(histogram * np.arange(most) ** 2)[:, end]
-            out.append(left * (out[1] - first) + second)
+        out.append(left * count - h * running(histogram * np.arange(most))[:, end])
     return out
-
-
-def _split(s: np.ndarray, live: np.ndarray, low: float, h: float) -> Split:
-    place = np.where(live, (s - low) / h, 0)
-    bins = np.floor(place)
-    return Split(bins.astype(np.int64), place - bins, int(bins.max()) + 2)
 
 
 def _width_of_sum(histograms: list[np.ndarray]) -> int:

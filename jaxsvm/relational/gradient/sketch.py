@@ -11,9 +11,7 @@ to a sketch of the order statistics at ranks that grow by a factor. This impleme
   `eps_0 = (1 + eps)^(1 / E) - 1` with E from the tree. Sketches are a hundred times smaller than by the printed
   analysis.
 - A cell of ranks `(w_(k-1), w_k]` puts all its mass on one representative: its last rank ("lower": `count / (1 + eps)
-  <= count^ <= count`), its first ("upper"), or one inside ("mid"). Total mass is exact.
-- "mid" may err to both sides, so its cells are twice as wide for the same factor: `c_k = floor((1 + eps_0) w_(k-1)) +
-  1` represents ranks up to `w_k = floor((1 + eps_0) c_k)`. Half the points, and a quarter of the pairs of products.
+  <= count^ <= count`), its first ("upper"), or the middle one ("mid", whose errors cancel). Total mass is exact.
 
 The cost is sorting: `n_i K` points per message, in chunks, by NumPy, which sorts seven times as fast as XLA on a CPU.
 """
@@ -25,18 +23,9 @@ import numpy as np
 from jaxsvm.errors import InputError
 from jaxsvm.relational.counting import tree as counting
 from jaxsvm.relational.counting.tree import Tree, grouped
-from jaxsvm.relational.gradient.far import Engine, Request, keyed
+from jaxsvm.relational.gradient.far import Engine, keyed
 from jaxsvm.relational.measured import MEASURED
-from jaxsvm.runtime.arrays import require_one_of
-
-MODES = ("lower", "upper", "mid")
-
-
-class Grid(NamedTuple):
-    """Cells of ranks: the last rank of each, and its representative in "mid"."""
-
-    last: np.ndarray
-    middle: np.ndarray
+from jaxsvm.runtime.arrays import memory, require_memory
 
 
 def rank_grid(eps: float, size: float) -> np.ndarray:
@@ -45,15 +34,6 @@ def rank_grid(eps: float, size: float) -> np.ndarray:
     while grid[-1] < size:
         grid.append(max(grid[-1] + 1, np.floor((1 + eps) * grid[-1])))
     return np.array(grid)
-
-
-def middle_grid(eps: float, size: float) -> Grid:
-    """Return cells up to `size` or beyond whose middle represents each of their ranks within a factor `1 + eps`."""
-    last, middle = [], []
-    while not last or last[-1] < size:
-        middle.append(np.floor((1 + eps) * last[-1]) + 1 if last else 1.0)
-        last.append(max(middle[-1], np.floor((1 + eps) * middle[-1])))
-    return Grid(np.array(last), np.array(middle))
 
 
 class Step(NamedTuple):
@@ -71,9 +51,9 @@ beyond the last. None for a product."""
 
 
 class Plan(NamedTuple):
-    """The part that does not depend on scores, for modes that share their cells."""
+    """The part that does not depend on scores."""
 
-    grid: dict[str, Grid]  # the cells of each sketch
+    grid: dict[str, np.ndarray]  # the last ranks of the cells of each sketch
     chunks: tuple[dict[str, list[Chunk]], ...]  # chunks by label and step
     # By label and node: rows in chunks for their counts, by the key of their last neighbour:
     rows: tuple[dict[int, list[np.ndarray]], ...]
@@ -103,25 +83,15 @@ class SketchEngine(Engine):
         self.free = {name for name, size in self.sizes.items() if size <= 2 / eps}
         self.exponent = self._exponent()
         self.eps0 = (1 + eps) ** (1 / max(self.exponent, 1)) - 1
-        self.plans: dict[bool, Plan] = {}
+        grid = {step.name: self._grid(step.name) for step in self.steps}
+        width = {name: len(last) for name, last in grid.items()} | {"": 1}
+        chunks = tuple({step.name: self._chunks(step, width, sign) for step in self.steps} for sign in (0, 1))
+        rows = tuple({i: self._rows_of(i, width, sign) for i in range(tree.m)} for sign in (0, 1))
+        self.plan = Plan(grid, chunks, rows)
 
-    def plan(self, mode: str) -> Plan:
-        """Return the plan of a mode, made once."""
-        require_one_of("mode", mode, MODES)
-        both = mode == "mid"
-        if both not in self.plans:
-            grid = {step.name: self._grid(step.name, both) for step in self.steps}
-            width = {name: len(cells.last) for name, cells in grid.items()} | {"": 1}
-            chunks = tuple({step.name: self._chunks(step, width, sign) for step in self.steps} for sign in (0, 1))
-            rows = tuple({i: self._rows_of(i, width, sign) for i in range(self.tree.m)} for sign in (0, 1))
-            self.plans[both] = Plan(grid, chunks, rows)
-        return self.plans[both]
-
-    def _grid(self, name: str, both: bool) -> Grid:
+    def _grid(self, name: str) -> np.ndarray:
         size = self.sizes[name]
-        if name in self.free:
-            return Grid(*[np.arange(1.0, size + 1)] * 2)
-        return middle_grid(self.eps0, size) if both else Grid(*[rank_grid(self.eps0, size)] * 2)
+        return np.arange(1.0, size + 1) if name in self.free else rank_grid(self.eps0, size)
 
     def _program(self) -> tuple[list[Step], dict[str, Any], list[tuple[str, str]]]:
         """Return compressions in a valid order; the combinations of each product; the two sketches of each count."""
@@ -187,6 +157,8 @@ class SketchEngine(Engine):
         size = np.diff(start)
         groups, chunks, begin = np.argsort(-size, kind="stable"), [], 0
         groups = groups[size[groups] > 0]
+        sums = int(size.max(initial=0)) * each
+        require_memory(64 * sums, f"engine is 'sketch': one key has {sums:,} sums, which", "take 'grid'", memory())
         while begin < len(groups):
             most = int(size[groups[begin]])
             inside = groups[begin : begin + max(1, MEASURED.points_per_sort // (most * each))]
@@ -207,50 +179,50 @@ class SketchEngine(Engine):
         cuts = np.union1d(np.flatnonzero(np.diff(block)) + 1, np.arange(most, len(live), most))
         return [part for part in np.split(live[order], cuts) if len(part)]
 
-    def count(self, sign: int, s: list[np.ndarray], request: Request) -> Any:
-        tree, plan = self.tree, self.plan(request.mode)
+    def count(
+        self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
+    ) -> tuple[list[np.ndarray], float]:
+        tree, slack = self.tree, 0.0
         s = [np.append(part, np.inf) for part in s]
-        sketches = self._sketches(plan, sign, s, request.mode)
-        far, rooms, squares = [np.zeros(len(w)) for w in tree.weight], [np.zeros(len(w)) for w in tree.weight], 0.0
+        sketches = self._sketches(sign, s, mode)
+        far = [np.zeros(len(w)) for w in tree.weight]
         for i, (first, second) in enumerate(self.through):
             near = self.near[i]
             rest = self._id(i, first, near[:-1])
             last = tree.kid[i, near[-1]] if near else np.zeros(len(rest), np.int64)
-            for rows in plan.rows[sign][i]:
-                parts = far_sums(request.tau - s[i][rows], *sketches[first], rest[rows], *sketches[second], last[rows])
-                far[i][rows], rooms[i][rows] = (tree.weight[i][rows] * part for part in parts[:2])
-                squares += float(tree.weight[i][rows] @ parts[2]) if i == tree.label else 0.0
-        return far, rooms, float(rooms[tree.label].sum()), squares
+            for rows in self.plan.rows[sign][i]:
+                parts = far_sums(tau - s[i][rows], *sketches[first], rest[rows], *sketches[second], last[rows])
+                far[i][rows], rooms = (tree.weight[i][rows] * part for part in parts)
+                slack += float(rooms.sum()) if i == tree.label else 0.0
+        return far, slack
 
-    def _sketches(
-        self, plan: Plan, sign: int, s: list[np.ndarray], mode: str
-    ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    def _sketches(self, sign: int, s: list[np.ndarray], mode: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return the scores and masses of all sketches of one label."""
-        sketches = {"": (np.zeros((1, 1)), np.ones((1, 1)))}
+        sketches, chunks = {"": (np.zeros((1, 1)), np.ones((1, 1)))}, self.plan.chunks[sign]
         weight = [np.append(part, 0.0) for part in self.tree.weight]
         for name, i, to, sources in self.steps:
-            mass, rank = _ranks(plan.grid[name], self.totals[sign][name], mode)
+            mass, rank = _ranks(self.plan.grid[name], self.totals[sign][name], mode)
             H = np.full(mass.shape, np.inf)
             A, a = sketches[sources[-1]]
             if i < 0:
                 (B, b), (one, two, _) = sketches[sources[0]], self.products[name]
-                for out, _ in plan.chunks[sign][name]:
+                for out, _ in chunks[name]:
                     which = np.repeat(two[out][:, None], B.shape[1], axis=1)
                     H[out] = sums_at_ranks(B[one[out]], b[one[out]], A, a, which, rank[out])
             else:
                 which = np.append(self._id(i, sources[0], [k for k in self.near[i] if k != to]), 0)
-                for out, rows in plan.chunks[sign][name]:
+                for out, rows in chunks[name]:
                     H[out] = sums_at_ranks(s[i][rows], weight[i][rows], A, a, which[rows], rank[out])
             sketches[name] = (np.where(mass > 0, H, np.inf), mass)
         return sketches
 
 
-def _ranks(grid: Grid, total: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
+def _ranks(last: np.ndarray, total: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the mass of each cell of each sketch, and the rank of its representative, `(G, K)` each."""
-    high = np.minimum(grid.last, total[:, None])
-    below = np.append(0, grid.last[:-1])
-    mass = np.maximum(high - below, 0)
-    rank = {"lower": high, "upper": below + 1 + 0 * high, "mid": grid.middle + 0 * high}[mode]
+    high = np.minimum(last, total[:, None])
+    first = np.append(0, last[:-1]) + 1
+    mass = np.maximum(high - first + 1, 0)
+    rank = {"lower": high, "upper": first, "mid": np.ceil((first + high) / 2)}[mode]
     return mass, np.minimum(rank, high) * (1 - 1e-12)  # masses beyond 2^53 are rounded
 
 
@@ -264,8 +236,6 @@ def sums_at_ranks(
     weights.
     """
     R, points = len(s), s.shape[1] * A.shape[1]
-    if points > MEASURED.sums_per_row_sort:
-        return np.stack([_between_cuts(s[r], w[r], A, a, sketch[r], rank[r]) for r in range(R)])
     value = (s[:, :, None] + A[sketch]).reshape(R, points)
     weight = (w[:, :, None] * a[sketch]).reshape(R, points)
     rows = np.arange(R)[:, None]
@@ -276,45 +246,10 @@ def sums_at_ranks(
     return value.ravel()[np.take_along_axis(order, place, axis=1)]
 
 
-def _between_cuts(
-    s: np.ndarray, w: np.ndarray, A: np.ndarray, a: np.ndarray, sketch: np.ndarray, rank: np.ndarray
-) -> np.ndarray:
-    """Compute `sums_at_ranks` of one row with too many sums for the memory: those between two cuts at a time.
-
-    The sketches are sorted, so the sums between two cuts are a run of each. Cuts are quantiles of a sample of the sums.
-    """
-    K, rng = A.shape[1], np.random.default_rng(0)
-    live = np.flatnonzero(w > 0)
-    drawn = rng.choice(live, 4096)
-    some = s[drawn] + A[sketch[drawn], rng.integers(0, K, len(drawn))]
-    share = MEASURED.sums_per_row_sort / 2 / (len(s) * K)
-    cuts = np.quantile(some[np.isfinite(some)], np.arange(share, 1, share))
-    out, done, passed = np.full(len(rank), np.inf), 0, 0.0
-    s, w, sketch = s[live], w[live], sketch[live]
-    known, begin = keyed(np.arange(len(A))[:, None], A).ravel(), K * sketch
-    for cut in np.append(cuts, np.inf):
-        end = np.searchsorted(known, keyed(sketch, cut - s), side="right")
-        many = end - begin
-        which = np.repeat(np.arange(len(s)), many)
-        place = np.arange(len(which)) - np.repeat(np.cumsum(many) - many - begin, many)
-        begin = end
-        if not len(which):
-            continue
-        value = s[which] + A.ravel()[place]
-        order = np.argsort(value)
-        running = passed + np.cumsum((w[which] * a.ravel()[place])[order])
-        reached = int(np.searchsorted(rank, running[-1], side="right"))
-        place = np.searchsorted(running, rank[done:reached])
-        out[done:reached] = value[order[np.minimum(place, len(order) - 1)]]
-        done, passed = max(done, reached), running[-1]
-    out[done:] = out[done - 1] if done else np.inf  # ranks that rounding left beyond the last sum
-    return out
-
-
 def far_sums(
     t: np.ndarray, A: np.ndarray, a: np.ndarray, rest: np.ndarray, B: np.ndarray, b: np.ndarray, last: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return for each t the weight of the sums `A[rest] + B[last] <= t`, and their totals of `t - sum` and its square.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each t the weight of the sums `A[rest] + B[last] <= t`, and their totals of `t - sum`.
 
     Thresholds t, `(R,)`, are finite. Sketches A, `(G, K)`, and B, `(H, L)`, are ascending, with weights a and b; +inf
     with weight 0 is padding. `rest` and `last`, `(R,)`, are the rows of A and B of each threshold; `last` is ascending,
@@ -324,7 +259,7 @@ def far_sums(
     B, b, key = B[first : first + many], b[first : first + many], (last - first)[:, None]
     live = b > 0
     if not live.any():
-        return np.zeros(len(t)), np.zeros(len(t)), np.zeros(len(t))
+        return np.zeros(len(t)), np.zeros(len(t))
     low, high = float(B[live].min()), float(B[live].max())
     left = t[:, None] - np.where(a > 0, A, 0)[rest]
     # An offset keeps the sketches apart in one ascending array; each lies within low - 1 and high + 1.
@@ -333,9 +268,7 @@ def far_sums(
     place = np.searchsorted(known, np.clip(left, low - 1, high + 0.5) + apart[key[:, 0]], side="right")
     place += key  # each row begins with a sum over no entry
     none, share = np.zeros((many, 1)), a[rest]
-    # Moments about the least score of B: sums of squares of small numbers keep their digits.
-    finite, left = np.where(live, B - low, 0), left - low
-    sums = [np.concatenate([none, np.cumsum(b * finite**k, axis=1)], axis=1).ravel()[place] for k in range(3)]
-    room = left * sums[0] - sums[1]
-    squares = left * (room - sums[1]) + sums[2]
-    return tuple(np.einsum("rk,rk->r", share, part) for part in (sums[0], room, squares))  # pyright: ignore
+    mass, moment = (
+        np.concatenate([none, np.cumsum(part, axis=1)], axis=1).ravel()[place] for part in (b, b * np.where(live, B, 0))
+    )
+    return np.einsum("rk,rk->r", share, mass), np.einsum("rk,rk->r", share, left * mass - moment)

@@ -10,7 +10,7 @@ The tree is a spanning tree of maximum weight, where the weight of an edge is th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,8 @@ class Block:
     scale: np.ndarray  # the number each was divided by then, `(p,)`
     fill: np.ndarray  # the number that replaces a missing one, `(p,)`; NaN if missing numbers are refused
     codes: np.ndarray  # which indicators are 1, one of each category, int32 `(n_i, c)`
-    categories: dict[str, pa.Array]  # by column its different values, in order; the missing one, if any, is last
+    categories: dict[str, list[str | None]]  # by column its levels, in order; the missing one, if any, is last
+    kinds: dict[str, str]  # by column of a category the kind of its values
 
     @property
     def d(self) -> int:
@@ -67,27 +68,25 @@ class Block:
 
 
 def block_of(
-    table: str,
-    weight: np.ndarray,
-    parts: Mapping[str, tuple[Declared, pa.Array]],
-    categorical: Container[str],
-    missing: str,
+    table: str, weight: np.ndarray, parts: Mapping[str, pa.Array], kinds: dict[str, str], missing: str
 ) -> Block:
-    """Make the features of a table from their columns by name, and the multiplicities of its rows, `(n,)`."""
+    """Make the features of a table from their columns by name, and the multiplicities of its rows, `(n,)`.
+
+    `kinds` has the kinds of the columns that are categories.
+    """
     columns, names, fills, codes, categories = [], [], [], [], {}
-    for name, (kind, given) in parts.items():
-        where, number = f"{table}.{name}", kind.kind in NUMBERS and name not in categorical
-        array = present(given)
+    for name, given in parts.items():
+        where, array = f"{table}.{name}", present(given)
         absent = array.is_null().to_numpy(zero_copy_only=False)
         if absent.any() and missing != "impute":
             raise InputError(
                 f"feature {where} is missing in {weight[absent].sum():.0f} of {weight.sum():.0f} rows that join: "
-                "choose missing='impute' or 'drop', or leave it out of features."
+                "choose missing='impute', remove them (`dropna`; WHERE ... IS NOT NULL), or leave it out of features."
             )
-        if not number:
+        if name in kinds:
             known, code = levels_of(array)
             codes.append(code + sum(map(len, categories.values())))
-            categories[name] = known
+            categories[name] = known.to_pylist()
             continue
         values, fill = numbers(array, where), np.nan
         if np.isinf(values).any():
@@ -99,7 +98,7 @@ def block_of(
         columns.append(np.where(absent, fill, values))
     X, places = (np.reshape(part, (len(part), len(weight))).T for part in (columns, codes))
     p = len(names)
-    return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), places.astype(np.int32), categories)
+    return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), places.astype(np.int32), categories, kinds)
 
 
 def assembled(
@@ -120,9 +119,9 @@ def assembled(
     casts = {}
     for key, owners in plan.roles.keys.items():
         columns = {f"{name}.{c}": (f"{plan.sources[name]} AS t", plan.columns[name][c]) for name, c in owners.items()}
-        cast = common_type(plan.ask, columns)
+        cast = common_type(plan.database, columns)
         casts |= {} if cast is None else {key: cast}
-    tables = [plan.ask(query) for query in queries(plan, casts, edges)]
+    tables = [plan.database.ask(query) for query in queries(plan, casts, edges)]
     weights, blocks, rows = [], [], []
     for name, table in zip(names, tables, strict=True):
         weight = numbers(table["n"], name)
@@ -136,8 +135,9 @@ def assembled(
     # The label is the last column of its table that is fetched.
     y, classes = _signs(plan, tables[hub][f"c{len(plan.roles.features[names[hub]])}"], weights[hub])
     for name, table, weight in zip(names, tables, weights, strict=True):
-        parts = {c: (plan.columns[name][c], table[f"c{k}"]) for k, c in enumerate(plan.roles.features[name])}
-        blocks.append(block_of(name, weight, parts, set(plan.roles.categorical.get(name, ())), plan.roles.missing))
+        parts = {c: table[f"c{k}"] for k, c in enumerate(plan.roles.features[name])}
+        kinds = {c: plan.columns[name][c].kind for c in parts if plan.is_category(name, c)}
+        blocks.append(block_of(name, weight, parts, kinds, plan.roles.missing))
     kid, count = {}, {}
     for i, j in edges:
         for a, b in ((i, j), (j, i)):
@@ -158,9 +158,14 @@ def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> 
     if columns[table][name].kind == "other":
         raise InputError(f"label {table}.{name} is {columns[table][name].name}: cast it to a text or a number.")
     for table, c in [(table, c) for table, chosen in roles.features.items() for c in chosen]:
-        kind, on_request = columns[table][c].kind, CATEGORIES_BY_REQUEST
-        if kind in (*NUMBERS, *CATEGORIES) or (c in roles.categorical.get(table, ()) and kind in on_request):
+        kind, on_request, asked = columns[table][c].kind, CATEGORIES_BY_REQUEST, c in roles.categorical.get(table, ())
+        if kind in (on_request if asked else (*NUMBERS, *CATEGORIES)):
             continue
+        if kind in NUMBERS:
+            raise InputError(
+                f"categorical[{table!r}] names {c}, of type {columns[table][c].name}: cast it to integers (pandas: "
+                "`.astype('Int64')`) or texts, which say the same everywhere."
+            )
         described = {"date": "dates", "timestamp": "timestamps", "uuid": "UUIDs"}
         values = described.get(kind, f"values of type {columns[table][c].name}")
         raise InputError(
@@ -172,12 +177,10 @@ def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> 
 
 def _losses(plan: Plan, name: str, weight: np.ndarray) -> list[str]:
     """Return the notes on the rows of a table that are no part of the join, and on those that are equal."""
-    counted, kept = plan.ask(losses(plan, name)), weight.sum()
-    total, *lost = (int(counted[part][0].as_py()) for part in ("n", "keyless", "dropped"))
-    reasons = ("join with nothing: a key is missing", "are dropped: a value is missing",
-               "join with nothing: their keys have no partner")  # fmt: skip
-    parts = zip([*lost, total - sum(lost) - kept], reasons, strict=True)
-    notes = [f"{name}: {many:.0f} of {total:.0f} rows {reason}." for many, reason in parts if many > 0]
+    counted, kept = plan.database.ask(losses(plan, name)), weight.sum()
+    total, keyless = (int(counted[part][0].as_py()) for part in ("n", "keyless"))
+    lost = {"a key is missing": keyless, "their keys have no partner": total - keyless - kept}
+    notes = [f"{name}: {n:.0f} of {total} rows join with nothing: {why}." for why, n in lost.items() if n > 0]
     return notes + ([f"{name}: {kept:.0f} rows are {len(weight)} different ones."] if len(weight) < kept else [])
 
 
@@ -187,7 +190,7 @@ def _signs(plan: Plan, target: Any, weight: np.ndarray) -> tuple[np.ndarray, np.
     known, code = levels_of(target)
     if known.null_count:
         many = weight[code == len(known) - 1].sum()
-        raise InputError(f"label {name} is missing in {many:.0f} rows: remove them, or missing='drop'.")
+        raise InputError(f"label {name} is missing in {many:.0f} rows: remove them (`dropna`; WHERE ... IS NOT NULL).")
     values = python_values(known)
     classes = np.array(values) if type(values[0]) in (str, bool, int, float) else np.array(values, object)
     if positive is not None:

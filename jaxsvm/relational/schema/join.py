@@ -1,7 +1,7 @@
 """Build a join from tables: keys as integers, the rows that join, a join tree, one block of features per table.
 
     join = Join({"sales": sales, "shops": shops}, label=("sales", "returned"))
-    join = from_duckdb("shop.duckdb", ["sales", "shops"], label=("sales", "returned"))
+    join = from_database("shop.duckdb", ["sales", "shops"], label=("sales", "returned"))
 
 The set-oriented part is SQL that runs where the tables lie, once (`tables/pushdown.py`).
 
@@ -19,17 +19,15 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import numpy as np
-from jaxtyping import Array
 from scipy.sparse import csr_array, hstack
 
-from jaxsvm.errors import InputError, require, require_package, require_part
+from jaxsvm.errors import InputError, require_package, require_part
 from jaxsvm.relational.counting import tree as counting
-from jaxsvm.relational.schema.assembly import assembled, check_types
-from jaxsvm.relational.tables.columns import array_of, arrays_of, column, declared, opened, python_values
-from jaxsvm.relational.tables.pushdown import Ask, Keys, Plan, Request, asking, in_memory, quoted, refusing, roles_in
-from jaxsvm.runtime.arrays import checked, require_one_of, require_positive, require_whole
+from jaxsvm.relational.schema.assembly import assembled
+from jaxsvm.relational.tables.columns import column, declared, opened
+from jaxsvm.relational.tables.pushdown import Keys, Plan, connected, in_memory, quoted, roles_in
+from jaxsvm.runtime.arrays import checked, require_one_of, require_whole
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -56,23 +54,6 @@ class Moments(NamedTuple):
     second: np.ndarray
     label: float
     label_mean: np.ndarray
-
-
-@checked
-def least_squares(join: Join, lam: float) -> np.ndarray:
-    """Solve the least-squares SVM, `argmin mean (1 - y beta.x)^2 + lam |beta|^2`, `(d,)`, for a join of any size.
-
-    Args:
-        join: A join; with a constant feature, if one is wanted (`prepared`).
-        lam: The strength of the regulariser, > 0.
-
-    Raises:
-        InputError: On what is no join, and another lam.
-    """
-    require_part("join", join, "moments", "a `relational.Join` is needed")
-    require_positive("lam", lam)
-    m = join.moments()
-    return np.linalg.solve(m.second + lam * np.eye(len(m.mean)), m.label_mean)
 
 
 class Join:
@@ -104,7 +85,7 @@ class Join:
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
         Args:
-            tables: By name: pandas, polars or Arrow tables, dicts of arrays, paths of Parquet or CSV files.
+            tables: By name: pandas, polars or Arrow tables, dicts of arrays.
             label: The table (normally the one of facts) and its column, which has two values.
             features: The columns of each table that are features; None: all that are neither keys nor the label.
                 Numbers (decimals too) are taken as they are; texts, enumerations and booleans are categories. Other
@@ -112,10 +93,10 @@ class Join:
             keys: The columns that join; None: columns of equal names. Else `{(table, table): columns}`, where columns
                 is a name, a list of names, or `{column of the first: column of the second}`. Values are compared
                 exactly; columns whose types have no exact common one (texts with integers, say) are refused by name.
-            categorical: Columns of numbers, dates, times or UUIDs that are categories, by table.
+            categorical: Columns of integers, dates, timestamps or UUIDs that are categories, by table.
             positive: The label that is +1; None: the greater one.
-            missing: Treatment of missing features: "refuse", "impute" (the mean of the column; a level of its own for
-                categories) or "drop" the row. A missing key joins nothing, as in SQL.
+            missing: Treatment of missing features: "refuse" or "impute" (the mean of the column; a level of its own for
+                categories). A missing key joins nothing, as in SQL.
 
         Raises:
             InputError: On anything that does not fit, a cyclic join, and a join without rows or with one label.
@@ -126,17 +107,19 @@ class Join:
             raise InputError(f"tables is {found}: a dict of at least one table by name is needed.")
         given = {str(name): opened(f"tables[{name!r}]", table) for name, table in tables.items()}
         named = {name: table.names for name, table in given.items()}
-        roles = roles_in(named, Request(label, features, keys, categorical, positive, missing))
-        columns, held = {}, {}
+        roles = roles_in(named, label, features, keys, categorical, positive, missing)
+        wanted, held = {}, {}
         for i, (name, table) in enumerate(given.items()):
-            needed = dict.fromkeys([*roles.fetched(name), *(of[name] for of in roles.keys.values() if name in of)])
-            arrays = {f"c{k}": column(name, table, c) for k, c in enumerate(needed)}
-            columns[name] = {c: declared(str(arrays[f"c{k}"].type), f"t.c{k}") for k, c in enumerate(needed)}
+            needed = [*roles.fetched(name), *(of[name] for of in roles.keys.values() if name in of)]
+            wanted[name] = {c: f"c{k}" for k, c in enumerate(dict.fromkeys(needed))}
+            arrays = {held_as: column(name, table, c) for c, held_as in wanted[name].items()}
             held[f"t{i}"] = arrays | {"row": np.arange(table.rows)}
-        check_types(columns, roles)  # before DuckDB meets a type that it does not have
-        with in_memory(held) as ask:
-            sources = dict(zip(given, held, strict=True))
-            self.assemble(Plan(ask, sources, columns, roles, own=True), named, {})
+        with in_memory(held) as database:
+            sources, columns = dict(zip(given, held, strict=True)), {}
+            for name, source in sources.items():
+                kinds = dict(zip(*database.types(f"FROM {source}"), strict=True))
+                columns[name] = {c: declared(kinds[at], f"t.{at}") for c, at in wanted[name].items()}
+            self.assemble(Plan(database, sources, columns, roles, own=True), named, {})
         self.casts = {}  # whoever asks for a query has tables of other types
 
     def assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
@@ -197,8 +180,7 @@ class Join:
         for table, block in zip(self.names, self.blocks, strict=True):
             names += ["(intercept)" if name is None else f"{table}.{name}" for name in block.names]
             for name, levels in block.categories.items():
-                values = python_values(levels)
-                names += [f"{table}.{name}{' IS NULL' if value is None else f'={value}'}" for value in values]
+                names += [f"{table}.{name}{' IS NULL' if level is None else f'={level}'}" for level in levels]
         return names
 
     def materialise(self, rows: list[np.ndarray] | None = None) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
@@ -259,31 +241,21 @@ class Sample(NamedTuple):
 
 
 @checked
-def sample(join: Join, n: int, key: Array | int) -> Sample:
+def sample(join: Join, n: int, key: int) -> Sample:
     """Draw rows of the join, uniform and independent, with their features.
 
     Args:
         join: The join.
         n: The number of rows, at least 1.
-        key: An integer, or a key of `jax.random`.
+        key: The seed, an integer of at least 0.
 
     Raises:
         InputError: On another number or key.
     """
     require_part("join", join, "moments", "a `relational.Join` is needed")
     require_whole("n", n, 1)
-    return Sample(*join.materialise(counting.Sampler(join.tree).draw(n, generator(key))))
-
-
-def generator(key: Any) -> np.random.Generator:
-    """Return NumPy's generator for an integer or a key of JAX."""
-    if isinstance(key, int | np.integer):
-        require(bool(key >= 0), f"key is {key}: an integer of at least 0, or a key of jax.random, is needed.")
-        return np.random.default_rng(int(key))
-    try:
-        return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
-    except TypeError:
-        raise InputError(f"key is a {type(key).__name__}: an integer or a key of jax.random is needed.") from None
+    require_whole("key", key, 0)
+    return Sample(*join.materialise(counting.Sampler(join.tree).draw(n, np.random.default_rng(key))))
 
 
 def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
@@ -324,133 +296,44 @@ def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
     return out
 
 
-Types = Callable[[str], tuple[list[str], list[str]]]
-"""A function that returns the names of a query's columns, and the names of their types."""
-
-
 @checked
-def from_duckdb(
-    source: DuckDBPyConnection | str | os.PathLike[str], tables: Sequence[str] | Mapping[str, str],
+def from_database(
+    source: DuckDBPyConnection | BaseBackend | str | os.PathLike[str], tables: Sequence[str] | Mapping[str, str],
     label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
     categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
 ) -> Join:  # fmt: skip
-    """Make a join of tables or views of a DuckDB database: a connection, or the path of a file.
+    """Make a join of tables or views of a database.
 
-    `tables` are names of tables or views; or names with the SQL that stands for them in FROM, such as
-    `{"sales": "read_parquet('sales/*.parquet')"}`. The label and all further arguments are those of `Join`.
+    Args:
+        source: DuckDB: a connection, or the path of a file. PostgreSQL: the connection of ibis, `ibis.postgres.connect`
+            (`pip install 'ibis-framework[postgres]'`).
+        tables: Names of tables or views; or names with the SQL that stands for them in FROM, such as `{"sales":
+            "read_parquet('sales/*.parquet')"}`.
+        label: As in `Join`, like all further arguments.
+        features: The columns of each table that are features.
+        keys: The columns that join.
+        categorical: Columns that are categories, by table.
+        positive: The label that is +1.
+        missing: "refuse" or "impute".
 
     Raises:
         InputError: On a database that cannot be opened or queried, and on anything that `Join` refuses.
     """
-    duckdb = require_package("duckdb", "from_duckdb")
-    connection: Any = source
-    if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
-        with refusing(duckdb.Error, f"source is {path!r}: DuckDB cannot open it"):
-            connection = duckdb.connect(path, read_only=True)
-    try:
-        return _of_duckdb(connection, tables, Request(label, features, keys, categorical, positive, missing))
-    finally:
-        if connection is not source:
-            connection.close()
-
-
-def _of_duckdb(connection: Any, tables: Sequence[str] | Mapping[str, str], asked: Request) -> Join:
-    def types(query: str) -> tuple[list[str], list[str]]:
-        with refusing(require_package("duckdb", "from_duckdb").Error):
-            relation = connection.sql(query)
-            names, kinds = relation.columns, [str(kind) for kind in relation.types]
-            for k in [k for k, kind in enumerate(kinds) if kind == "VARCHAR"]:  # its type does not show its collation
-                c = quoted(names[k])
-                value = f"COALESCE(t.{c}, 'a') = 'A', COALESCE(t.{c}, '\u00e1') = 'a'"
-                said = connection.sql(f"SELECT {value} FROM (SELECT 1) LEFT JOIN ({query}) AS t ON FALSE").fetchall()[0]
-                marks = [mark for mark, alike in zip(("NOCASE", "NOACCENT"), said, strict=True) if alike]
-                kinds[k] = " COLLATE ".join(["VARCHAR", *marks])
-        return names, kinds
-
-    return _from_queries(asking(connection), types, tables, asked, str.lower)
-
-
-@checked
-def from_ibis(
-    connection: BaseBackend, tables: Sequence[str] | Mapping[str, str],
-    label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
-    categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
-) -> Join:  # fmt: skip
-    """Make a join of tables of any database that ibis supports and that quotes names with `"`: PostgreSQL, Trino, ...
-
-    `connection` is an ibis backend (`pip install 'ibis-framework[postgres]'`); `tables` are names of tables or views,
-    or names with the SQL that stands for them in FROM. The label and all further arguments are those of `Join`.
-
-    Raises:
-        InputError: On a database that cannot be queried, and on anything that `Join` refuses.
-    """
-    asked = Request(label, features, keys, categorical, positive, missing)
-    backend: Any = connection
-    if connection.name == "duckdb":  # ibis 12 asks DuckDB 2 for a method that it no longer has
-        return _of_duckdb(backend.con, tables, asked)
-    if connection.name == "postgres":
-        # `connection.sql` fails in ibis 12 with sqlglot 30.30, and brings NUMERIC as decimals of 9 places.
-        return _from_queries(*_postgres(connection), tables, asked)
-
-    def ask(query: str) -> dict[str, Any]:
-        return arrays_of(backend.sql(query).to_pyarrow())
-
-    def types(query: str) -> tuple[list[str], list[str]]:
-        schema = backend.sql(query).to_pyarrow().schema
-        return schema.names, [str(kind) for kind in schema.types]
-
-    return _from_queries(ask, types, tables, asked)
-
-
-def _postgres(connection: Any) -> tuple[Ask, Types]:
-    """Return functions that query PostgreSQL, and name the types of its columns, by ibis' own psycopg connection."""
-    import psycopg
-
-    def cursor_of(query: str) -> Any:
-        with refusing(psycopg.Error):
-            return connection.raw_sql(query)
-
-    def ask(query: str) -> dict[str, Any]:
-        with cursor_of(query) as cursor:
-            # Such as dates beyond Python's.
-            with refusing(psycopg.Error, "the database has values that cannot be read"):
-                rows = cursor.fetchall()
-            return {c.name: array_of([row[k] for row in rows], c.name) for k, c in enumerate(cursor.description)}
-
-    def types(query: str) -> tuple[list[str], list[str]]:
-        with cursor_of(query) as cursor:
-            columns = list(cursor.description)
-        with cursor_of("SELECT oid, typname FROM pg_type WHERE typtype = 'e'") as cursor:
-            enums = dict(cursor.fetchall())
-        kinds = [f"ENUM {enums[c.type_code]}" if c.type_code in enums else c.type_display for c in columns]
-        return [c.name for c in columns], kinds
-
-    return ask, types
-
-
-def _from_queries(
-    ask: Ask,
-    types: Types,
-    tables: Sequence[str] | Mapping[str, str],
-    asked: Request,
-    alike: Callable[[str], str] = str,
-) -> Join:
-    """Make a join of tables in a database; `alike` maps column names that are equal there to one."""
     if isinstance(tables, str):
         raise InputError(f"tables is {tables!r}: a list of names is needed.")
-    given = {str(name): source for name, source in tables.items()} if isinstance(tables, Mapping) else {}
+    given = {str(name): table for name, table in tables.items()} if isinstance(tables, Mapping) else {}
     sources = given or {str(name): quoted(name) for name in tables}
     if not sources:
         raise InputError("tables is empty: at least one table is needed.")
-    columns = {}
-    for name, source in sources.items():
-        names, kinds = types(f"SELECT * FROM {source} AS t LIMIT 0")
-        twice = [c for c in names if names.count(c) > 1]
-        if twice:
-            raise InputError(f"table {name} has two columns {twice[0]}: give them different names.")
-        columns[name] = {c: declared(kind, f"t.{quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
-    named = {name: list(of_table) for name, of_table in columns.items()}
-    join = object.__new__(Join)
-    join.assemble(Plan(ask, sources, columns, roles_in(named, asked, alike)), named, given)
+    columns, join = {}, object.__new__(Join)
+    with connected(source) as (database, alike):
+        for name, table in sources.items():
+            names, kinds = database.types(f"SELECT * FROM {table} AS t LIMIT 0")
+            twice = [c for c in names if names.count(c) > 1]
+            if twice:
+                raise InputError(f"table {name} has two columns {twice[0]}: give them different names.")
+            columns[name] = {c: declared(kind, f"t.{quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
+        named = {name: list(of_table) for name, of_table in columns.items()}
+        roles = roles_in(named, label, features, keys, categorical, positive, missing, alike)
+        join.assemble(Plan(database, sources, columns, roles), named, given)
     return join

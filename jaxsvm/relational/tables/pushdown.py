@@ -5,35 +5,25 @@ Yannakakis (1981) up and down the join tree leave just the rows that join. `DENS
 the same way on both sides, since after the semijoins both have the same keys, of one type (`common_type`). `COUNT(*)`
 merges equal rows. Only numbers, features and multiplicities are fetched.
 
-The SQL is standard (EXISTS, window functions, common table expressions), so the same text serves DuckDB and, by ibis,
-PostgreSQL, Trino and others that quote names with `"`. Tables in memory are asked by a DuckDB of our own.
+The SQL is standard (EXISTS, window functions, common table expressions), so the same text serves DuckDB and PostgreSQL.
+Tables in memory are asked by a DuckDB of our own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from jaxsvm.errors import InputError, require_package
-from jaxsvm.relational.tables.columns import DOUBLE, Declared, arrays_of, comparison_type
+from jaxsvm.relational.tables.columns import CATEGORIES, DOUBLE, NUMBERS, Declared, array_of, arrays_of, declared
 from jaxsvm.runtime.arrays import require_one_of
 
 Attributes = dict[str, dict[str, str]]
 """For each attribute of the join, its column in each table that has it."""
 Keys: TypeAlias = "Mapping[tuple[str, str], str | Sequence[str] | Mapping[str, str]]"
 """For pairs of tables the columns that join them: a name, several, or `{column of the first: column of the second}`."""
-
-
-class Request(NamedTuple):
-    """The roles of columns, as `Join` takes them."""
-
-    label: tuple[str, str]
-    features: Mapping[str, Sequence[str]] | None
-    keys: Keys | None
-    categorical: Mapping[str, Sequence[str]] | None
-    positive: Hashable | None
-    missing: str
 
 
 class Roles(NamedTuple):
@@ -44,7 +34,7 @@ class Roles(NamedTuple):
     keys: Attributes  # the attributes of the join
     categorical: dict[str, list[str]]  # features that are categories by request
     positive: Hashable | None  # the label that is +1, if it was named
-    missing: str  # "refuse", "impute" or "drop"
+    missing: str  # "refuse" or "impute"
 
     def shared(self, one: str, two: str) -> list[str]:
         """Return the attributes that two tables share."""
@@ -121,33 +111,42 @@ def _require_columns(argument: str, named: Mapping[str, Sequence[str]], table: s
         raise InputError(f"{argument}: table {table} has no column {', '.join(absent)}; it has {known}.")
 
 
-def roles_in(named: Mapping[str, Sequence[str]], asked: Request, alike: Callable[[str], str] = str) -> Roles:
+def roles_in(
+    named: Mapping[str, Sequence[str]],
+    label: tuple[str, str],
+    features: Mapping[str, Sequence[str]] | None,
+    keys: Keys | None,
+    categorical: Mapping[str, Sequence[str]] | None,
+    positive: Hashable | None,
+    missing: str,
+    alike: Callable[[str], str] = str,
+) -> Roles:
     """Find what each column is for, of the columns `named` by table; `alike` is that of `attributes`."""
-    require_one_of("missing", asked.missing, ("refuse", "impute", "drop"))
-    if not (isinstance(asked.label, tuple | list) and len(asked.label) == 2 and str(asked.label[0]) in named):
-        raise InputError(f"label is {asked.label!r}: (table, column) is needed, the table one of {', '.join(named)}.")
-    table, column = label = (str(asked.label[0]), str(asked.label[1]))
-    chosen, categorical = _by_table("features", asked.features), _by_table("categorical", asked.categorical)
-    keys = attributes(named, asked.keys, label, alike)
-    if asked.features is None:
-        taken = {(name, key) for owners in keys.values() for name, key in owners.items()} | {label}
-        chosen = {name: [c for c in columns if (name, c) not in taken] for name, columns in named.items()}
+    require_one_of("missing", missing, ("refuse", "impute"))
+    if not (isinstance(label, tuple | list) and len(label) == 2 and str(label[0]) in named):
+        raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {', '.join(named)}.")
+    table, column = label = (str(label[0]), str(label[1]))
+    chosen, asked = _by_table("features", features), _by_table("categorical", categorical)
+    equal = attributes(named, keys, label, alike)
+    if features is None:
+        used = {(name, key) for owners in equal.values() for name, key in owners.items()} | {label}
+        chosen = {name: [c for c in columns if (name, c) not in used] for name, columns in named.items()}
     _require_columns("label", named, table, [column])
     for name, columns in chosen.items():
         _require_columns("features", named, name, columns)
     if column in chosen.get(table, ()):
         raise InputError(f"features[{table!r}] names {column}, which is the label: leave it out.")
-    for owners in keys.values():
+    for owners in equal.values():
         same = [f"{name}.{key}" for name, key in owners.items() if key in chosen.get(name, ())]
         if len(same) > 1:
             raise InputError(f"features names {' and '.join(same)}, which are equal in the join: name one of them.")
-    features = {name: chosen.get(name, []) for name in named}
-    for name, wanted in categorical.items():
-        known = f"the features of {name} are {', '.join(features[name])}" if name in named else (
+    taken = {name: chosen.get(name, []) for name in named}
+    for name, wanted in asked.items():
+        known = f"the features of {name} are {', '.join(taken[name])}" if name in named else (
             f"there are the tables {', '.join(named)}")  # fmt: skip
-        if not set(wanted) <= set(features.get(name, ())):
+        if not set(wanted) <= set(taken.get(name, ())):
             raise InputError(f"categorical[{name!r}] is {wanted}: {known}.")
-    return Roles(label, features, keys, categorical, asked.positive, asked.missing)
+    return Roles(label, taken, equal, asked, positive, missing)
 
 
 def _by_table(argument: str, chosen: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
@@ -159,49 +158,114 @@ def _by_table(argument: str, chosen: Mapping[str, Sequence[str]] | None) -> dict
     return {str(name): list(dict.fromkeys(map(str, columns))) for name, columns in (chosen or {}).items()}
 
 
-Ask = Callable[[str], dict[str, Any]]
-"""A function that returns the result of a query: Arrow arrays by name."""
+class Database(NamedTuple):
+    """What is asked of a database."""
+
+    ask: Callable[[str], dict[str, Any]]  # returns the result of a query: Arrow arrays by name
+    types: Callable[[str], tuple[list[str], list[str]]]  # returns the names of a query's columns and of their types
 
 
 class Plan(NamedTuple):
     """The description of a join in a database."""
 
-    ask: Ask  # asks the database
+    database: Database  # where the tables are
     sources: dict[str, str]  # the SQL that stands for each table in FROM
     columns: dict[str, dict[str, Declared]]  # the declared type of each column of each table
     roles: Roles  # what the columns are for
     own: bool = False  # whether the database is ours: a column `row` of each table numbers its rows
 
-    def tests(self, name: str) -> tuple[str, str]:
-        """Write when a row of a table has a key that is missing, and a value that drops it."""
-        columns, keys, dropped = self.columns[name], self.roles.keys.values(), []
-        keyless = [f"{columns[owners[name]].sql} IS NULL" for owners in keys if name in owners]
-        for kind in [columns[c] for c in self.roles.fetched(name)] if self.roles.missing == "drop" else []:
-            dropped.append(f"{kind.sql} IS NULL")
-            if kind.kind in ("float", "number") and not kind.integer:
-                dropped.append(f"CAST({kind.sql} AS {DOUBLE}) = CAST('NaN' AS {DOUBLE})")
-        return " OR ".join(keyless) or "FALSE", " OR ".join(dropped) or "FALSE"
+    def keyless(self, name: str) -> str:
+        """Write when a row of a table has a key that is missing."""
+        keys = [owners[name] for owners in self.roles.keys.values() if name in owners]
+        return " OR ".join(f"{self.columns[name][key].sql} IS NULL" for key in keys) or "FALSE"
+
+    def is_category(self, name: str, column: str) -> bool:
+        """Return whether a feature is a category."""
+        return self.columns[name][column].kind in CATEGORIES or column in self.roles.categorical.get(name, ())
 
 
 @contextlib.contextmanager
-def in_memory(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Ask]:
-    """Open a DuckDB of tables in memory, each of Arrow arrays by name, and yield a function that queries it."""
+def in_memory(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Database]:
+    """Open a DuckDB of tables in memory, each of Arrow arrays by name."""
     duckdb, pa = (require_package(module, "a join of tables") for module in ("duckdb", "pyarrow"))
     with duckdb.connect() as connection:
         for name, columns in tables.items():
             connection.register(name, pa.table(dict(columns)))
-        yield asking(connection)
+        yield of_duckdb(connection)
 
 
-def asking(connection: Any) -> Ask:
-    """Return a function that queries a connection of DuckDB."""
+@contextlib.contextmanager
+def connected(source: Any) -> Iterator[tuple[Database, Callable[[str], str]]]:
+    """Open a database, and yield it with the function that maps names of columns that are equal there to one."""
+    backend = source.name if hasattr(source, "raw_sql") else "duckdb"  # of ibis
+    if backend == "postgres":
+        yield of_postgres(source), str
+    elif backend != "duckdb":
+        raise InputError(
+            f"source is {backend}: DuckDB and PostgreSQL are read; give tables of another database to `Join` as Arrow "
+            "tables, `connection.table(name).to_pyarrow()`."
+        )
+    elif isinstance(source, str | os.PathLike):
+        duckdb, path = require_package("duckdb", "from_database"), os.fspath(source)
+        with refusing(duckdb.Error, f"source is {path!r}: DuckDB cannot open it"):
+            connection = duckdb.connect(path, read_only=True)
+        with connection:
+            yield of_duckdb(connection), str.lower
+    else:
+        yield of_duckdb(getattr(source, "con", source)), str.lower
+
+
+def of_duckdb(connection: Any) -> Database:
+    """Return the functions that ask a connection of DuckDB."""
+    error = require_package("duckdb", "a join of tables").Error
 
     def ask(query: str) -> dict[str, Any]:
-        with refusing(require_package("duckdb", "a join of tables").Error):
+        with refusing(error):
             found = connection.sql(query)
             return {} if found is None else arrays_of(found.to_arrow_table())  # None of a statement
 
-    return ask
+    def types(query: str) -> tuple[list[str], list[str]]:
+        with refusing(error):
+            found = connection.sql(query)
+            names, kinds = found.columns, [str(kind) for kind in found.types]
+            for k in [k for k, kind in enumerate(kinds) if kind == "VARCHAR"]:  # its type does not show its collation
+                c = quoted(names[k])
+                value = f"COALESCE(t.{c}, 'a') = 'A', COALESCE(t.{c}, '\u00e1') = 'a'"
+                said = connection.sql(f"SELECT {value} FROM (SELECT 1) LEFT JOIN ({query}) AS t ON FALSE").fetchall()[0]
+                marks = [mark for mark, alike in zip(("NOCASE", "NOACCENT"), said, strict=True) if alike]
+                kinds[k] = " COLLATE ".join(["VARCHAR", *marks])
+        return names, kinds
+
+    return Database(ask, types)
+
+
+def of_postgres(connection: Any) -> Database:
+    """Return the functions that ask PostgreSQL by ibis' own psycopg connection.
+
+    `connection.sql` fails in ibis 12 with sqlglot 30.30, and brings NUMERIC as decimals of 9 places.
+    """
+    import psycopg
+
+    def cursor_of(query: str) -> Any:
+        with refusing(psycopg.Error):
+            return connection.raw_sql(query)
+
+    def ask(query: str) -> dict[str, Any]:
+        with cursor_of(query) as cursor:
+            # Such as dates beyond Python's.
+            with refusing(psycopg.Error, "the database has values that cannot be read"):
+                rows = cursor.fetchall()
+            return {c.name: array_of([row[k] for row in rows], c.name) for k, c in enumerate(cursor.description)}
+
+    def types(query: str) -> tuple[list[str], list[str]]:
+        with cursor_of(query) as cursor:
+            columns = list(cursor.description)
+        with cursor_of("SELECT oid, typname FROM pg_type WHERE typtype = 'e'") as cursor:
+            enums = dict(cursor.fetchall())
+        kinds = [f"ENUM {enums[c.type_code]}" if c.type_code in enums else c.type_display for c in columns]
+        return [c.name for c in columns], kinds
+
+    return Database(ask, types)
 
 
 @contextlib.contextmanager
@@ -215,29 +279,29 @@ def refusing(error_type: type[Exception], message: str = "the database refuses a
         raise KeyboardInterrupt if "interrupted" in str(error) else error from None  # Ctrl-C, in DuckDB's words
 
 
-def common_type(ask: Ask, columns: Mapping[str, tuple[str, Declared]]) -> str | None:
-    """Return the SQL type in which columns are compared exactly, None for their own.
+def common_type(database: Database, columns: Mapping[str, tuple[str, Declared]]) -> str | None:
+    """Return the SQL type in which columns are compared exactly, that of their union in the database; None: their own.
 
-    `columns` holds for the name of each what stands in FROM, and its type. Those that are never equal are refused, and
-    integers and floats that cannot be told apart.
+    `columns` holds for the name of each what stands in FROM, and its type. Equality and order are then those of one
+    type: an ENUM is ordered by its definition and equal by its text, so two orders of one key would number it
+    differently. Columns of different kinds, and those whose union is of another kind, are refused.
     """
     types = [kind for _, kind in columns.values()]
+    kinds = {kind.kind for kind in types} - {"null"}
+    if len({kind.name for kind in types}) == 1:
+        return None
+    if kinds == {"text"}:
+        return "VARCHAR"
+    if len(kinds) < 2 or kinds in ({"integer", "decimal"}, {"date", "timestamp"}):
+        union = " UNION ALL ".join(f"SELECT {kind.sql} AS k FROM {source}" for source, kind in columns.values())
+        common = declared(database.types(f"SELECT * FROM ({union}) AS t LIMIT 0")[1][0])
+        if common.kind in kinds:
+            return common.name
     described = ", ".join(f"{name} ({kind.name})" for name, (_, kind) in columns.items())
-    cast = comparison_type(types, described)
-    counted = [kind for kind in types if kind.kind == "number"]
-    if cast == DOUBLE and counted:
-        limit = 2 ** (24 if any(kind.narrow for kind in types) else 53)  # up to which floats tell all integers apart
-        inexact = not all(kind.integer for kind in counted)
-        for source, kind in columns.values():
-            value = f"CAST({kind.sql} AS {DOUBLE if kind.kind == 'float' else 'DECIMAL(38, 0)'})"
-            test = f"({value} > {limit} OR {value} < -{limit})"
-            test += f" AND {value} <> CAST('NaN' AS {DOUBLE})" if kind.kind == "float" else ""
-            if inexact or ask(f"SELECT COUNT(*) AS n FROM {source} WHERE {test}")["n"][0].as_py():
-                raise InputError(
-                    f"keys join {described}: floats do not tell integers beyond {limit} apart, nor fractions from "
-                    "decimals; cast the floats to integers or decimals."
-                )
-    return cast
+    raise InputError(
+        f"keys join {described}: no type holds the values of all exactly, and values of different kinds are never "
+        "equal; cast one of them (integers that pandas made floats: `.astype('Int64')`)."
+    )
 
 
 def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) -> list[str]:
@@ -281,7 +345,7 @@ def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) 
     if not plan.own:
         return [f"WITH {', '.join(f'{name} AS ({step})' for name, step in steps.items())} {query}" for query in out]
     for name, step in steps.items():
-        plan.ask(f"CREATE TABLE {name} AS {step}")
+        plan.database.ask(f"CREATE TABLE {name} AS {step}")
     return out
 
 
@@ -297,26 +361,25 @@ def edge_name(i: int, j: int) -> str:
 
 
 def losses(plan: Plan, name: str) -> str:
-    """Count the rows of a table, as n, those with a missing key, and of the others those that a missing value drops."""
-    keyless, dropped = plan.tests(name)
-    counts = f"COUNT(CASE WHEN {keyless} THEN 1 END) AS keyless"
-    counts += f", COUNT(CASE WHEN NOT ({keyless}) AND ({dropped}) THEN 1 END) AS dropped"
-    return f"SELECT COUNT(*) AS n, {counts} FROM {plan.sources[name]} AS t"
+    """Count the rows of a table, as n, and those with a missing key."""
+    counts = f"COUNT(*) AS n, COUNT(CASE WHEN {plan.keyless(name)} THEN 1 END) AS keyless"
+    return f"SELECT {counts} FROM {plan.sources[name]} AS t"
 
 
 def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
-    """Select the keys, features and label of a table, without the rows that `Plan.tests` name."""
+    """Select the keys, features and label of a table, without the rows that have no key."""
     kept = [f"{'t.row' if plan.own else '0'} AS first"]
     for a, (attribute, owners) in enumerate(plan.roles.keys.items()):
         if name in owners:
             kept.append(f"{compared(plan.columns[name][owners[name]].sql, casts.get(attribute))} AS k{a}")
-    for k, kind in enumerate(plan.columns[name][c] for c in plan.roles.fetched(name)):
-        # Enumerations and padded texts as their texts; drivers round REAL to decimals, and Arrow has no UHUGEINT.
-        double = kind.narrow or kind.name == "UHUGEINT"
-        cast = "VARCHAR" if kind.kind in ("text", "uuid") else DOUBLE if double else None
-        kept.append(f"{compared(kind.sql, cast)} AS c{k}")
-    keyless, dropped = plan.tests(name)
-    return f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({keyless}) AND NOT ({dropped})"
+    for k, c in enumerate(plan.roles.fetched(name)):
+        kind = plan.columns[name][c]
+        label = (name, c) == plan.roles.label
+        text = kind.kind not in (*NUMBERS, "boolean") if label else plan.is_category(name, c)
+        # Drivers round REAL to decimals, and Arrow has no UHUGEINT.
+        double = kind.kind == "float" or kind.name == "UHUGEINT"
+        kept.append(f"{compared(kind.sql, 'VARCHAR' if text else DOUBLE if double else None)} AS c{k}")
+    return f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({plan.keyless(name)})"
 
 
 def compared(value: str, cast: str | None) -> str:
