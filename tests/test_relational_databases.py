@@ -76,7 +76,7 @@ def test_postgresql_types_keep_their_identity(postgres):
         rows = other.execute(f"SELECT f.price, d.z, f.kind, f.flag, f.y {query}").fetchall()
         assert join.size == len(rows) > 10
         assert join.feature_names == [
-            "f.price", "f.kind=0", "f.kind=2", "f.kind IS NULL", "f.flag=False", "f.flag=True", "D.z"
+            "f.price", "f.kind=0", "f.kind=2", "f.kind IS NULL", "f.flag=false", "f.flag=true", "D.z"
         ]  # fmt: skip
         y = np.array([1.0 if row[4] else -1.0 for row in rows])
         z = np.array([np.nan if row[1] is None else np.float32(row[1]) for row in rows], float)

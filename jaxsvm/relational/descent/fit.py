@@ -8,8 +8,8 @@ the same form, and its Newton steps need no ramp.
 There are two methods:
 
     bundle  the default: the descent of `jaxsvm.designs` (Newton steps on a ramp, planes, rows near the margin), with
-            sums over the rows of a join that is small enough to be formed, or from counts of any engine. The hinge of
-            a formed join with hundreds of features takes interior points.
+            sums over the rows of a join that is small enough to be formed, or from counts of any engine. A formed join
+            with many hundreds of features begins by products with its rows.
     paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius
             `sqrt(d) / (2 lam)`, the iterate of the least estimate; constants that go together (Theorem 1 has others)
 
@@ -32,7 +32,7 @@ from jaxsvm.designs.descent import Lane
 from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.errors import ConvergenceWarning, InputError, require_part, warn
 from jaxsvm.loop.interruption import watching
-from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small, kind_for
+from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small
 from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.schema.join import Join, prepared
@@ -298,9 +298,7 @@ def fit(
         raise InputError("init has formed rows, and method='paper' counts them: leave init out.")
     if loss != "hinge" and not isinstance(rows, Formed):
         raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
-    kind: Any = kind_for(rows, loss != "hinge")
-    if method != "bundle":
-        kind = partial(PaperDescent, eps=eps)
+    kind: Any = Descent if method == "bundle" else partial(PaperDescent, eps=eps)
     with watching() as stop:
         descent = descent_of(kind, scaled, rows, lam, loss == "squared_hinge")
         descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback

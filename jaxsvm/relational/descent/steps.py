@@ -1,7 +1,7 @@
 """What a descent sees of a join, and methods of a fit; `fit.py` chooses.
 
 A point is evaluated on the rows of the join one by one (`Formed`), or from counts (`Counted`). The methods are
-`designs.descent.Lane`, interior points, and the steps of the paper.
+`designs.descent.Lane`, products with all rows of many features, as in `LinearSVC`, and the steps of the paper.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jaxsvm.designs.descent import Hinges, Lane
 from jaxsvm.designs.losses import REACHES, Sums
 from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
-from jaxsvm.numerics.hinge_program import step_inside
+from jaxsvm.numerics.hinge_program import minimum_by_products
 from jaxsvm.relational.counting.tree import Sampler
 from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval, scores
 from jaxsvm.relational.gradient.far import Engine
@@ -29,8 +29,8 @@ from jaxsvm.relational.measured import MEASURED
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import memory
 
-MANY_FEATURES = 200
-"""Number of coefficients from which on rows are not fetched: of the hinge, interior points see all of them."""
+MANY_FEATURES = 500
+"""Number of coefficients above which rows are not fetched: a fit begins by products with all of them."""
 LARGEST_SYSTEM = 1000
 """Order of a dense system, from which on conjugate gradients take over."""
 
@@ -47,9 +47,9 @@ class Formed:
 
     @property
     def few(self) -> Formed | None:
-        """Return some of the rows, evenly spread, to begin with; None if all are few, or have many features."""
+        """Return some of the rows, evenly spread, to begin with; None if all are few."""
         n, most = len(self.y), DESIGNS.rows_fetched(self.d + 1)
-        if n <= most or self.d > MANY_FEATURES:
+        if n <= most:
             return None
         size = min(most // 4, n // DESIGNS.rows_per_start_row)
         index = np.arange(size) * n // size
@@ -214,7 +214,9 @@ class Descent:
 
     def run(self) -> None:
         """Take turns until the end."""
-        if len(self.lane.s) == 1:
+        if isinstance(self.rows, Formed) and self.rows.d > MANY_FEATURES:
+            self.solve_by_products(self.rows)
+        elif len(self.lane.s) == 1:
             self.start()
         run_passes(self, self.over, self.stop)
 
@@ -226,13 +228,27 @@ class Descent:
         lane.off, lane.wide = more * known.off, more * known.wide
         lane.raise_bound()
 
+    def solve_by_products(self, rows: Formed) -> None:
+        """Begin at the optimum, as far as products with the rows find it: one evaluation, which nothing interrupts."""
+        lane, c = self.lane, self.C * rows.share
+        found = minimum_by_products(rows.X, rows.y, c, lane.square, 0.5 * self.tol)
+        lane.w, a = np.append(found.w, 0.0), found.a
+        lane.add_plane(
+            float(a.sum() - (a @ (a / c) / 2 if lane.square else 0)), np.append(rows.X.T @ (rows.y * a), 0.0)
+        )
+        lane.raise_bound()
+        self.taken += 1
+        if found.value < lane.P:
+            lane.P, lane.best = found.value, lane.w
+        self.record(found.value)
+
     def start(self) -> None:
         """Begin at the optimum of few rows, and with the ramp that suits it."""
         part, p, square = self.rows.few, self.lane.w.size, self.lane.square
         if part is None:
             return
         lane, passes = Lane.at(self.lane.w, "none", square, self.lane.mu), DESIGNS.start_passes
-        few = kind_for(part, square)(part, lane, self.unit, 10 * self.tol, passes, self.stop, self.deadline)
+        few = Descent(part, lane, self.unit, 10 * self.tol, passes, self.stop, self.deadline)
         few.sizes = self.sizes
         few.run()
         self.lane.w = self.lane.best = few.lane.best
@@ -256,59 +272,6 @@ class Descent:
                 near = 0.5 ** (lane.idle // 3)  # the longer nothing helps, the nearer to the best point
                 lane.w, lane.t = lane.best + near * (lane.raise_bound() - lane.best), 0.0
             self.record(value)
-
-
-@dataclasses.dataclass
-class InteriorPoints(Descent):
-    """Descend by primal-dual interior points over rows of many features; where rounding ends them, as `Descent`.
-
-    The dual is `max unit mean(a) - |unit mean(a y x)|^2 / 2` over `a` in [0, 1]. Each a is a plane that proves its own
-    value, and `unit mean(a y x)` is the next point. The systems are `I + X' S X`, for any N (Ferris, Munson,
-    "Interior-Point Methods for Massive Support Vector Machines", SIAM J. Optimization 2002).
-    """
-
-    a: Any = None  # the dual variables, `(n,)`; None before the first turn
-    under: Any = None  # slacks of `a >= 0`, `(n,)`
-    above: Any = None  # slacks of `a <= 1`, `(n,)`
-    inside: bool = True  # whether steps are long enough
-
-    def advance(self) -> None:
-        """Take one step, or a turn of `Descent`."""
-        rows, lane, share = self.rows, self.lane, self.rows.share
-        if self.a is None:
-            self.a, self.under, self.above = np.full(len(share), 0.5), share, share
-        elif self.inside:
-            self.inside = self._step() > 1e-6
-        if not self.inside:
-            return super().advance()
-        beta = self.unit * (rows.X.T @ (share * self.a * rows.y))
-        lane.w = np.append(beta, 0.0)
-        lane.add_plane(self.unit * float(share @ self.a), lane.w)
-        lane.raise_bound()
-        value = float(beta @ beta) / 2 + self.unit * float(share @ np.maximum(1 - rows.y * (rows.X @ beta), 0))
-        self.finite, self.taken = bool(np.isfinite(value)), self.taken + 1
-        if value < lane.P:
-            lane.P, lane.best = value, lane.w
-        self.record(value)
-
-    def _step(self) -> float:
-        """Take one step; return its length."""
-        X, y, share, a, under, over = self.rows.X, self.rows.y, self.rows.share, self.a, self.under, self.above
-        t = 0.1 * float(under @ a + over @ (1 - a)) / (2 * len(y))
-        D = under / a + over / (1 - a)
-        slope = share * (1 - y * (X @ self.lane.w[:-1])) + t / a - t / (1 - a)
-        right = np.append(self.unit * (X.T @ (share * y * slope / D)), 0.0)
-        inner = self.rows.solved(self.unit * share**2 / D, right)[:-1]
-        change = (slope - share * y * (X @ inner)) / D
-        d_under, d_over = t / a - under - under / a * change, t / (1 - a) - over + over / (1 - a) * change
-        step = step_inside((a, change), (1 - a, -change), (under, d_under), (over, d_over))
-        self.a, self.under, self.above = a + step * change, under + step * d_under, over + step * d_over
-        return step
-
-
-def kind_for(rows: Formed | Counted, squared: bool) -> type[Descent]:
-    """Return the descent for rows: interior points for the hinge of many features, else `Descent`."""
-    return InteriorPoints if isinstance(rows, Formed) and rows.d > MANY_FEATURES and not squared else Descent
 
 
 @dataclasses.dataclass

@@ -297,10 +297,16 @@ def common_type(database: Database, columns: Mapping[str, tuple[str, Declared]])
         common = declared(database.types(f"SELECT * FROM ({union}) AS t LIMIT 0")[1][0])
         if common.kind in kinds:
             return common.name
+    if kinds == {"integer", "float"} and not any(kind.name.upper() in ("FLOAT", "FLOAT4") for kind in types):
+        large = [
+            f"FROM {source} WHERE ABS(CAST({kind.sql} AS {DOUBLE})) >= {2**53}" for source, kind in columns.values()
+        ]
+        if not any(database.ask(f"SELECT COUNT(*) AS n {rows}")["n"][0].as_py() for rows in large):
+            return DOUBLE  # which tells these integers apart
     described = ", ".join(f"{name} ({kind.name})" for name, (_, kind) in columns.items())
     raise InputError(
         f"keys join {described}: no type holds the values of all exactly, and values of different kinds are never "
-        "equal; cast one of them (integers that pandas made floats: `.astype('Int64')`)."
+        "equal; cast one of them (pandas: `.astype('Int64')`)."
     )
 
 
