@@ -160,9 +160,8 @@ def expected(schema, chosen, rows, fills):
             fill = fills.get((name, c), np.nan)
             out[f"{name}.{c}"] = np.array([fill if v in (None, "nan") else float(v) for v in values])
             continue
-        named = {"true": "True", "false": "False"} if schema.features[name][c] == "boolean" else {}
         for level in dict.fromkeys(values):
-            called = f"{name}.{c} IS NULL" if level is None else f"{name}.{c}={named.get(level, level)}"
+            called = f"{name}.{c} IS NULL" if level is None else f"{name}.{c}={level}"
             out[called] = np.array([float(v == level) for v in values])
     return out, [row[-1] for row in rows]
 

@@ -171,7 +171,7 @@ class RelationalFit:
                         "are never equal)."
                     )
             scores = database.ask(f"SELECT {', '.join(term for _, _, term in terms)} FROM given")
-        return sum((numbers(part, "score") for part in scores.values()), np.float64(self.intercept))
+        return np.sum([numbers(part, "score") for part in scores.values()], axis=0) + self.intercept
 
     def predict(self, rows: TableLike) -> np.ndarray:
         """Return the labels of joined rows, `(k,)`.
