@@ -59,7 +59,7 @@ LINES = {
     "plots": 420,
     "points": 354,
     "problems": 3_041,
-    "relational": 3_485,
+    "relational": 3_100,
     "results": 581,
     "runtime": 1_101,
     "screening": 745,
