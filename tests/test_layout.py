@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_456,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1211, 177
+OWN_IMPORTS, FILES = 1207, 177
 """Lines that import from this library, and files."""
 
 
