@@ -255,7 +255,7 @@ def probabilities(folder, options):
 
 
 def production(folder, options):
-    """train, save, predict in another process; and hand the same machine to scikit-learn alone"""
+    """train, save, predict in another process; and, by a graph of ONNX, without JAX"""
     import joblib
     from sklearn.preprocessing import StandardScaler
 
@@ -267,20 +267,24 @@ def production(folder, options):
     scaler = StandardScaler().set_output(transform="pandas").fit(x)
     model = SVC(C=10).fit(scaler.transform(x), train["diagnosis"])
     joblib.dump((scaler, model), folder / "ours.joblib")
-    joblib.dump((scaler, interchange.to_sklearn(model)), folder / "theirs.joblib")
+    interchange.to_onnx(model, folder / "ours.onnx")
     x_test.to_pickle(folder / "new.pkl")
-    script = (
-        "import sys, joblib, pandas as pd; scaler, model = joblib.load(sys.argv[1]); "
-        "x = scaler.transform(pd.read_pickle(sys.argv[2])); print(*model.predict(x), 'jax' in sys.modules)"
-    )
+    scaler.transform(x_test).to_numpy(np.float32).dump(folder / "scaled.pkl")
+    scripts = {
+        "ours.joblib": "import joblib, pandas; scaler, model = joblib.load(sys.argv[1]); "
+        "labels = model.predict(scaler.transform(pandas.read_pickle('new.pkl')))",
+        "ours.onnx": "import numpy, onnxruntime; x = numpy.load('scaled.pkl', allow_pickle=True); "
+        "labels = onnxruntime.InferenceSession(sys.argv[1]).run(['label'], {'x': x})[0]",
+    }
     said = [
         subprocess.run(
-            [sys.executable, "-c", script, folder / f"{name}.joblib", folder / "new.pkl"],
+            [sys.executable, "-c", f"import sys; {script}; print(*labels, 'jax' in sys.modules)", name],
+            cwd=folder,
             capture_output=True,
             text=True,
             check=True,
         ).stdout.split()
-        for name in ("ours", "theirs")
+        for name, script in scripts.items()
     ]
     here = model.predict(scaler.transform(x_test)).tolist()
     assert said[0][:-1] == said[1][:-1] == here and said[1][-1] == "False", said

@@ -24,6 +24,7 @@ from jaxsvm import InputError, interchange
 from jaxsvm.datasets.reading import Preparation
 from jaxsvm.datasets.tables import Column
 from jaxsvm.model_selection.cross_validation import Scores
+from jaxsvm.models.libsvm import model_of
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +94,7 @@ def test_what_is_done_to_columns_is_done_to_new_files(frame, tmp_path):
         with pytest.raises(InputError, match=said):
             jaxsvm.predict(loaded, wrong)
     with pytest.warns(UserWarning, match="preparation of columns .* no part of what is written"):
-        interchange.to_sklearn(loaded)
+        model_of(loaded)
     encoded = pd.DataFrame(theirs, columns=list(loaded.columns))  # points that somebody has prepared
     assert (jaxsvm.predict(loaded, encoded) == jaxsvm.predict(loaded, theirs)).all()
     changed.assign(id="a17").to_csv(new, index=False)

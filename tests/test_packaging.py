@@ -45,7 +45,6 @@ def test_an_error_names_an_extra_that_brings_the_package(module):
 
 
 CALLS = {
-    "sklearn": lambda: jaxsvm.interchange.to_sklearn(jaxsvm.compact(jaxsvm.fit(svm()), svm())),
     "sklearn.model_selection": lambda: jaxsvm.cross_validate(svm(), [1.0], 3, groups=np.arange(60) % 6),
     "onnx": lambda: jaxsvm.interchange.to_onnx(jaxsvm.compact(jaxsvm.fit(svm()), svm())),
     "matplotlib.figure": lambda: axes_of(None),

@@ -67,7 +67,6 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     # What some derived classes have as parameters.
     loss, bias, multi_class = "hinge", "free", "ovo"
     probability, break_ties, random_state, max_iter, solver = probabilities.DEFAULT_PROBABILITY, False, None, -1, None
-    scikit_learn_class = "SVC"
     _may_round = True  # kernel values may be float32
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -320,7 +319,6 @@ class NuSVC(KernelClassifier, LibsvmEstimator):
     break_ties: bool = False
     random_state: Seed | None = None
     _may_round = False  # kernel values are float64 throughout
-    scikit_learn_class = "NuSVC"
 
     @property
     def C_(self) -> np.ndarray:  # noqa: N802

@@ -116,7 +116,6 @@ class SVR(Regressor):
     """
 
     epsilon: float = 0.1
-    scikit_learn_class = "SVR"
 
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
         """Return the solution of 2 n variables: those above the tube first."""
@@ -158,7 +157,6 @@ class NuSVR(Regressor):
 
     nu: float = 0.5
     _limits: ClassVar[dict[str, Any]] = {"C": POSITIVE}
-    scikit_learn_class = "NuSVR"
 
     def _learn(self, X: Any, y: Any, weight: np.ndarray) -> Any:
         require_storable(int(np.count_nonzero(weight > 0)), MOST_VARIABLES // 2, "SVR with an epsilon")
@@ -197,7 +195,6 @@ class OneClassSVM(OutlierMixin, OneMachine):
     """
 
     nu: float = 0.5
-    scikit_learn_class = "OneClassSVM"
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating

@@ -64,7 +64,6 @@ class SBPClassifier(KernelClassifier):
     tol: float = 1e-2
     random_state: Seed | None = None
     multi_class = "ovr"
-    scikit_learn_class = ""
     _steps_suffice = True
     _may_round = False  # kernel values are float64 throughout
     _limits: ClassVar[dict[str, Any]] = {"nu": NOT_NEGATIVE}

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, require_part
+from jaxsvm.errors import require, require_part
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import watching
 from jaxsvm.problems.ball import BallProblem
@@ -19,7 +19,6 @@ from jaxsvm.problems.contract import furthest
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.arrays import in_a_line, require_positive, transfers
-from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
 BALLS = "one of `meb_problem` or `svm_problem` is needed"
@@ -78,14 +77,7 @@ def ball(fit: Fit, problem: BallProblem | SquaredHingeProblem) -> Ball:
 
 
 @transfers
-def is_coreset(
-    problem: BallProblem | SquaredHingeProblem,
-    subset: ArrayLike,
-    eps: float,
-    *,
-    tol: float = 1e-6,
-    solver: Solver | None = None,
-) -> bool:
+def is_coreset(problem: BallProblem | SquaredHingeProblem, subset: ArrayLike, eps: float, *, tol: float = 1e-6) -> bool:
     """Return whether the ball of a subset, inflated to `(1 + eps)` times its radius, covers every point.
 
     Args:
@@ -93,7 +85,6 @@ def is_coreset(
         subset: Indices of the subset, `(q,)`, from 0 to n - 1; or which samples it has, booleans `(n,)`.
         eps: The inflation, > 0.
         tol: Relative gap to which the subset's ball is computed.
-        solver: Solver of the subset's ball; None takes second-order pairs.
 
     Returns:
         True only if it is certain: the covering radius is taken from above, the subset's from below.
@@ -110,7 +101,7 @@ def is_coreset(
     else:  # a ball needs no second class
         inside = dataclasses.replace(problem, weight=jnp.where(kept, problem.weights, 0))
     with watching() as stop:
-        fitted = solve(inside, FrankWolfe(tol=tol) if solver is None else solver)
+        fitted = solve(inside, FrankWolfe(tol=tol))
     stop.check()  # neither True nor False is known
     reach = furthest(problem, fitted.alpha, inside.matvec(fitted.alpha))
     _, lower, _ = inside.enclosing(fitted)
@@ -123,9 +114,7 @@ def _members(subset: ArrayLike, present: Bool[np.ndarray, " n"]) -> Bool[np.ndar
     n, given = len(present), np.asarray(subset)
     places = np.flatnonzero(given) if given.dtype == bool and given.shape == (n,) else given
     sound = places.ndim == 1 and places.size > 0 and places.dtype.kind in "iu" and 0 <= places.min() <= places.max() < n
-    if not (sound and present[places].any()):
-        raise InputError(
-            f"subset is {given.dtype} {np.array2string(given, threshold=5)}: indices from 0 to {n - 1}, or {n} "
-            "booleans, are needed, with a sample of positive weight."
-        )
+    need = f"indices from 0 to {n - 1}, or {n} booleans, are needed, with a sample of positive weight."
+    whole = bool(sound and present[places].any())
+    require(whole, f"subset is {given.dtype} {np.array2string(given, threshold=5)}: {need}")
     return present & np.isin(np.arange(n), places)

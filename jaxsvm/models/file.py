@@ -8,12 +8,12 @@ same before it is saved.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import io
 import json
 import math
 import os
 import zipfile
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Prod
 from jaxsvm.points.rows import CSR
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import checked, has_values, in_a_line
-from jaxsvm.runtime.files import write_whole
+from jaxsvm.runtime.files import write_arrays
 
 FORMAT = "jaxsvm-model-6"
 
@@ -104,9 +104,7 @@ class Model:
             _built(json.loads(header), arrays)
         except InputError as fault:
             raise InputError(f"the model cannot be saved: {fault}") from None
-        content = io.BytesIO()
-        np.savez(content, header=np.asarray(header), **arrays)  # pyright: ignore[reportArgumentType]
-        write_whole(lambda file: file.write(content.getbuffer()), path)
+        write_arrays(path, {"header": np.asarray(header), **arrays})
 
 
 KINDS: dict[str, Any] = {
@@ -130,7 +128,6 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     Raises:
         DataError: If the file is missing, cut short or no sound model, with the fault.
     """
-    name = os.fspath(path)
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             members, size = archive.infolist(), os.fstat(file.fileno()).st_size
@@ -141,21 +138,16 @@ def load_model(path: str | os.PathLike[str]) -> Model:
             contents = [io.BytesIO(archive.read(member)) for member in members]
         arrays = {n: np.lib.format.read_array(c, allow_pickle=False) for n, c in zip(names, contents, strict=True)}
         return _built(json.loads(str(arrays.pop("header"))), arrays)
-    except FileNotFoundError:
-        raise DataError(f"{name}: there is no such file.") from None
-    except InputError as fault:
-        raise DataError(f"{name}: not a whole jaxsvm model: {fault}") from fault
     except Exception as error:  # a damaged archive raises many kinds of errors: EOF, CRC, a missing key
-        fault = f"{type(error).__name__}: {str(error)[:120]}"
-        raise DataError(
-            f"{name}: not a whole jaxsvm model ({fault}); it may have been cut short. Save the model again."
-        ) from error
+        fault = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {str(error)[:120]}"
+        fault = f"not a whole jaxsvm model: {fault.rstrip('.')}. Save the model again."
+        raise DataError(f"{os.fspath(path)}: {fault}") from error
 
 
 def _described(part: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
     """Describe a part of a model by JSON's types; its arrays go into `arrays`, by their place."""
     if type(part) in KINDS.values():
-        inside = {name: getattr(part, name) for name in _fields(type(part))}
+        inside = {name: getattr(part, name) for name in inspect.signature(type(part)).parameters}
         described = {name: _described(value, f"{place}/{name}".lstrip("/"), arrays) for name, value in inside.items()}
         return {"kind": type(part).__name__, **described}
     if isinstance(part, tuple):
@@ -168,10 +160,6 @@ def _described(part: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
     held = part is None or isinstance(part, str | int) or (isinstance(part, float) and math.isfinite(part))
     require(held, f"{place} is {str(part)[:80]}, which no file can hold: arrays, finite numbers and text can.")
     return part
-
-
-def _fields(kind: Any) -> Sequence[str]:
-    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
 
 
 def _rebuilt(described: Any, arrays: Any) -> Any:
@@ -189,14 +177,13 @@ def _rebuilt(described: Any, arrays: Any) -> Any:
 def _built(header: Any, arrays: dict[str, np.ndarray]) -> Model:
     """Make a model of a header and arrays; raise an InputError, or what its constructors raise, if they make none."""
     require(header["format"] == FORMAT, f"the format is {header['format']!r}: this version reads {FORMAT}.")
-    of_samples = (header["model"]["basis"].get("kernel") or {}).get("kind") == "Precomputed"
-    numbers = ["basis/x"] if of_samples else ["basis/x/indices", "basis/x/indptr"]
+    model = _rebuilt(header["model"], jax.device_put(arrays))
+    numbers = ["basis/x"] if model.basis.columns is None else ["basis/x/indices", "basis/x/indptr"]
     for name, values in arrays.items():
         dtypes = ("int32",) if name in numbers else ("float32", "float64")
         require(str(values.dtype) in dtypes, f"{name} is {values.dtype}: {' or '.join(dtypes)} is needed.")
         if not name.startswith("certificate/"):  # a gap may be infinite
             require_finite(name, values)
-    model = _rebuilt(header["model"], jax.device_put(arrays))
     _require_sound(model)
     again: dict[str, np.ndarray] = {}
     same = _described(model, "", again) == header["model"] and again.keys() == arrays.keys()
@@ -215,15 +202,11 @@ def scipy_rows(x: Any) -> Any:
 
 def _require_sound(model: Model) -> None:
     """Refuse parts of a model that do not fit together: shapes, sparse rows, labels, names of columns, sigmoids."""
-    classes, layout, sigmoids, d = model.classes, model.layout, model.sigmoids, model.basis.columns
-    if classes is not None:
-        known = isinstance(classes, tuple) and all(isinstance(label, str | int | float) for label in classes)
-        distinct = known and len({*classes}) == len(classes) > 1
-        require(distinct, f"the classes are {str([*classes])[:80]}: two different labels are needed, or more.")
-    k = len(classes or "--")
-    machines = () if k == 2 else (k * (k - 1) // 2,)
-    for name, part in {"bias": model.bias, "R": model.R, **model.certificate._asdict()}.items():
-        require(np.shape(part) == machines, f"{name} has shape {np.shape(part)}: {machines} is needed.")
+    layout, sigmoids, d = model.layout, model.sigmoids, model.basis.columns
+    classes: Any = ("no", "yes") if model.classes is None else model.classes
+    known = isinstance(classes, tuple) and all(isinstance(label, str | int | float) for label in classes)
+    distinct = known and len({*classes}) == len(classes) > 1
+    require(distinct, f"the classes are {str([*classes])[:80]}: two different labels are needed, or more.")
     x: Any = getattr(model.basis, "x", None)
     require(d is not None or bool((x >= 0).all()), "basis/x has numbers of samples below 0.")
     near = getattr(model.basis, "near", False)
@@ -235,24 +218,23 @@ def _require_sound(model: Model) -> None:
         require(most <= x.width <= max(x.d, 1), f"width is {x.width}, and its rows have up to {most} entries.")
     new = jax.ShapeDtypeStruct((1, d or (1 if model.scaling is None else len(model.scaling.offset))), np.float32)
     try:
-        values = jax.eval_shape(_predicted, model, new)
+        value = jax.eval_shape(_of_a_point, model, new)
     except (TypeError, ValueError) as fault:  # JAX refuses shapes that do not fit
         raise InputError(f"its shapes do not fit together: {str(fault)[:120]}") from None
-    fits = values.shape == (1, *machines)
-    require(fits, f"coef has shape {model.coef.shape}: that of {machines} machines is needed.")
-    if layout is not None:
-        names = layout.columns
-        named = names is None or (all(isinstance(name, str) for name in names) and d in (None, len(names)))
-        require(named, f"{len(names or ())} columns have names, and the basis has {d} columns.")
-        placed = isinstance(layout.label, str | int | None) and layout.index_base in (None, 0, 1)
-        require(placed, f"the label's place is {layout.label!r} and indices count from {layout.index_base!r}.")
-    if model.preparation is not None:
-        width = model.preparation.width
-        require(d in (None, width), f"columns are prepared to {width}, and the basis has {d}.")
-    if sigmoids is not None:
-        sound = classes is not None and np.shape(sigmoids) == (np.size(model.bias), 2)
-        require(sound, f"the sigmoids are {str(sigmoids)[:80]}: a slope and a shift for each machine are needed.")
+    machines = () if len(classes) == 2 else (math.comb(len(classes), 2),)
+    parts = {"bias": model.bias, "R": model.R, "a decision value": value, **model.certificate._asdict()}
+    for name, part in parts.items():
+        require(np.shape(part) == machines, f"{name} has shape {np.shape(part)}: {machines} is needed.")
+    names, label, base = (None, None, None) if layout is None else (layout.columns, layout.label, layout.index_base)
+    named = names is None or (all(isinstance(name, str) for name in names) and d in (None, len(names)))
+    require(named, f"{len(names or ())} columns have names, and the basis has {d} columns.")
+    placed = isinstance(label, str | int | None) and base in (None, 0, 1)
+    require(placed, f"the label's place is {label!r} and indices count from {base!r}.")
+    width = None if model.preparation is None else model.preparation.width
+    require(width is None or d in (None, width), f"columns are prepared to {width}, and the basis has {d}.")
+    sound = sigmoids is None or (model.classes is not None and np.shape(sigmoids) == (np.size(model.bias), 2))
+    require(sound, f"the sigmoids are {str(sigmoids)[:80]}: a slope and a shift for each machine are needed.")
 
 
-def _predicted(model: Model, x: Any) -> Array:
-    return model.basis.apply(x if model.scaling is None else model.scaling(x), model.coef)
+def _of_a_point(model: Model, x: Any) -> Array:
+    return model.basis.apply(x if model.scaling is None else model.scaling(x), model.coef)[0]

@@ -10,17 +10,15 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
-from collections.abc import Sequence
-from fractions import Fraction
+from collections.abc import Callable, Sequence
 from itertools import combinations
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from jaxsvm.datasets import Layout, Scaling
-from jaxsvm.errors import DataError, InputError, require, warn
+from jaxsvm.errors import DataError, require, warn
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Sigmoid
@@ -28,7 +26,7 @@ from jaxsvm.models.file import Model, scipy_rows
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.points.rows import CSR
 from jaxsvm.results.fit import Certificate
-from jaxsvm.runtime.arrays import checked, transfers
+from jaxsvm.runtime.arrays import checked, require_whole, transfers
 from jaxsvm.runtime.files import write_whole
 
 if TYPE_CHECKING:
@@ -50,7 +48,10 @@ def scikit_learn_kernel(kernel: Any) -> tuple[str, dict[str, Any]]:
 
 def kernel_class(name: str) -> Any:
     """Return the class of a kernel by scikit-learn's name, or by its own in lower case ("polynomial")."""
-    return next(kind for kind, known in SCIKIT_LEARN_NAMES.items() if name in (known, kind.__name__.lower()))
+    found = [kind for kind, known in SCIKIT_LEARN_NAMES.items() if name in (known, kind.__name__.lower())]
+    names = ", ".join(SCIKIT_LEARN_NAMES.values())
+    require(len(found) == 1, f"kernel is {name!r}: a model needs points, and a kernel of {names}.")
+    return found[0]
 
 
 def named_kernel(name: str, gamma: Any, coef0: Any, degree: int) -> Kernel:
@@ -70,72 +71,45 @@ def model_of(fitted: Any) -> Model:
         InputError: On anything else, an estimator that is not fitted, and a precomputed or callable kernel.
     """
     if isinstance(fitted, Model):
-        tell_of_preparation(fitted)
+        if fitted.preparation is not None:
+            need = f"it takes points that are prepared, of {fitted.preparation.width} columns"
+            warn(f"The model's preparation of columns (text, missing values) is no part of what is written: {need}.")
         return fitted
-    steps = getattr(fitted, "steps", ())  # of a fit a number
-    steps = [step for _, step in steps] if isinstance(steps, list) else []
-    if len(steps) == 2 and type(steps[0]).__name__ == "StandardScaler":
-        shift, scale = steps[0].mean_ if steps[0].with_mean else 0.0, steps[0].scale_ if steps[0].with_std else 1.0
-        width = steps[0].n_features_in_
+    steps = getattr(fitted, "steps", None)  # of a fit a number
+    if isinstance(steps, list) and len(steps) == 2 and type(fitted[0]).__name__ == "StandardScaler":
+        scaler, zero = fitted[0], np.zeros(fitted[0].n_features_in_)
+        shift, scale = scaler.mean_ if scaler.with_mean else zero, scaler.scale_ if scaler.with_std else zero + 1
         with jax.enable_x64(True):
-            parts = jax.device_put((np.broadcast_to(shift, width), np.broadcast_to(1 / scale, width)))
-            return dataclasses.replace(model_of(steps[1]), scaling=Scaling(*parts), layout=_layout(steps[0]))
-    if not all(hasattr(fitted, name) for name in ("dual_coef_", "support_vectors_", "n_support_", "intercept_")):
-        raise InputError(
-            f"model is a {type(fitted).__name__}: a `jaxsvm.Model`, a fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM, or "
-            "a pipeline of a StandardScaler and one of them is needed."
-        )
-    classes = getattr(fitted, "classes_", None)
-    certificate = getattr(fitted, "certificate_", None)
-    coef, bias = fitted.dual_coef_, fitted.intercept_
+            scaling = Scaling(*jax.device_put((shift, 1 / scale)))
+        return dataclasses.replace(model_of(fitted[1]), scaling=scaling, layout=_layout(scaler))
+    known = all(hasattr(fitted, name) for name in ("dual_coef_", "support_vectors_", "n_support_", "intercept_"))
+    need = "a `jaxsvm.Model`, a fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM, or a pipeline of a StandardScaler and one"
+    require(known, f"model is a {type(fitted).__name__}: {need} of them is needed.")
+    certificate, bias, coef = getattr(fitted, "certificate_", None), fitted.intercept_, fitted.dual_coef_
     coef = coef.toarray() if hasattr(coef, "toarray") else coef
-    if classes is None or len(classes) == 2:
-        classes = (-1, 1) if hasattr(fitted, "offset_") else classes  # one class has no `classes_`
-        coef, bias = coef[0], bias[0]
-        certificate = jax.tree.map(lambda part: np.reshape(part, ()), certificate)
-    elif getattr(fitted, "multi_class", "ovo") != "ovo":
-        raise InputError(f"multi_class is {fitted.multi_class!r}: a model holds the machines of all pairs.")
-    else:
-        coef = columns_of_pairs(coef, fitted.n_support_)
-    known = None if classes is None else tuple(np.asarray(classes).tolist())
-    model = assembled(_kernel(fitted), fitted.support_vectors_, coef, bias, known, certificate, _layout(fitted))
-    if not np.size(getattr(fitted, "_probA", ())):
-        return model
-    flip = -1.0 if known is not None and len(known) == 2 and certificate is None else 1.0  # theirs is of the first
-    return dataclasses.replace(
-        model, sigmoids=tuple((float(a), flip * float(b)) for a, b in zip(fitted._probA, fitted._probB, strict=True))
-    )
+    pairs = getattr(fitted, "multi_class", "ovo")
+    require(len(bias) == 1 or pairs == "ovo", f"multi_class is {pairs!r}: a model holds the machines of all pairs.")
+    coef = coef.T if len(bias) == 1 else columns_of_pairs(coef, fitted.n_support_)
+    classes = (-1, 1) if hasattr(fitted, "offset_") else getattr(fitted, "classes_", None)  # one class has none
+    classes, sigmoids = None if classes is None else tuple(np.asarray(classes).tolist()), None
+    if np.size(getattr(fitted, "_probA", ())):
+        flip = -1.0 if len(bias) == 1 and certificate is None else 1.0  # scikit-learn's is of the first class
+        sigmoids = fitted._probA, flip * fitted._probB
+    kernel, x = fitted.kernel, fitted.support_vectors_
+    if not isinstance(kernel, Kernel):
+        kernel = named_kernel(kernel, getattr(fitted, "_gamma", None), fitted.coef0, int(fitted.degree))
+    return assembled(kernel, x, coef, bias, classes, sigmoids, certificate, _layout(fitted))
 
 
 def breaks_ties(fitted: Any) -> bool:
     """Return whether decision values break ties of votes of a fitted estimator, the last of a pipeline or by itself."""
-    steps = getattr(fitted, "steps", None)
-    last = steps[-1][1] if isinstance(steps, list) and steps else fitted
+    last = fitted[-1] if isinstance(getattr(fitted, "steps", None), list) else fitted
     return bool(getattr(last, "break_ties", False)) and len(getattr(last, "classes_", ())) > 2
-
-
-def tell_of_preparation(model: Model) -> None:
-    """Warn that a model written in another format does not prepare columns."""
-    if model.preparation is not None:
-        warn(
-            "The model's preparation of columns (text, missing values) is no part of what is written: it takes points "
-            f"that are prepared{'' if model.columns is None else f', of the columns {model.columns}'}."
-        )
 
 
 def _layout(fitted: Any) -> Layout | None:
     names = getattr(fitted, "feature_names_in_", None)
     return None if names is None else Layout(tuple(map(str, names)))
-
-
-def _kernel(fitted: Any) -> Kernel:
-    """Return the kernel that the parameters of an estimator name."""
-    if isinstance(fitted.kernel, Kernel):
-        return fitted.kernel
-    names = [*SCIKIT_LEARN_NAMES.values()]
-    if not (isinstance(fitted.kernel, str) and fitted.kernel in names):
-        raise InputError(f"kernel is {fitted.kernel!r}: a model needs points, and a kernel of {', '.join(names)}.")
-    return named_kernel(fitted.kernel, getattr(fitted, "_gamma", None), fitted.coef0, int(fitted.degree))
 
 
 def columns_of_pairs(coef: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -147,24 +121,35 @@ def columns_of_pairs(coef: np.ndarray, counts: Sequence[int] | np.ndarray) -> np
 
 @transfers
 def assembled(
-    kernel: Kernel, x: Any, coef: np.ndarray, bias: Any, classes: tuple[Any, ...] | None,
+    kernel: Kernel, x: Any, coef: np.ndarray, bias: np.ndarray, classes: tuple[Any, ...] | None, sigmoids: Any = None,
     certificate: Certificate | None = None, layout: Layout | None = None,
 ) -> Model:  # fmt: skip
-    """Build a model of support vectors and coefficients, in float64; without a certificate nothing is proved of it."""
-    unknown: Any = np.full(np.shape(bias), np.inf)
+    """Build a model of support vectors and machines, in float64; without a certificate nothing is proved of it.
+
+    Coefficients are `(s, m)`, constants and both parts of the sigmoids `(m,)`; a single machine's lose their axis.
+    """
+    if len(bias) == 1:
+        coef, bias = coef[:, 0], bias[0]
     if not len(coef):  # a basis has a point
         x, coef = np.zeros((1, x.shape[1])), np.zeros((1, *np.shape(bias)))
+    unknown: Any = np.full(np.shape(bias), np.inf)
+    proof = Certificate(unknown, -unknown, unknown) if certificate is None else certificate
     with jax.enable_x64(True):
         basis, _ = gram(kernel, x).expansion(jax.numpy.zeros(x.shape[0]))
-        proof = Certificate(unknown, -unknown, unknown) if certificate is None else certificate
+        proof = jax.tree.map(lambda part: np.reshape(part, np.shape(bias)), proof)
         parts = jax.device_put((np.asarray(coef), np.asarray(bias, float), np.ones(np.shape(bias)), proof))
-        return Model(basis, *parts, classes=classes, layout=layout)
+    pairs = None if sigmoids is None else tuple(map(tuple, np.transpose(sigmoids).tolist()))
+    return Model(basis, *parts, classes=classes, layout=layout, sigmoids=pairs)
 
 
-KERNELS = {"linear": "linear", "polynomial": "poly", "rbf": "rbf", "sigmoid": "sigmoid"}
-"""Of LIBSVM's names of kernels scikit-learn's."""
-CLASSIFIERS = ("c_svc", "nu_svc")
-OTHERS = ("epsilon_svr", "nu_svr", "one_class")
+KERNELS = (Linear, Polynomial, RBF, Sigmoid)
+"""LIBSVM's, by their names in lower case."""
+CLASSIFIERS, OTHERS = ("c_svc", "nu_svc"), ("epsilon_svr", "nu_svr", "one_class")
+HEADER: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("degree", "nr_class", "total_sv", "label", "nr_sv"), int),
+    **dict.fromkeys(("gamma", "coef0", "rho", "probA", "probB"), float),
+}
+"""What the lines of a header hold; the others hold text."""
 
 
 @checked
@@ -181,75 +166,48 @@ def from_libsvm(path: str | os.PathLike[str], *, features: int | None = None, ze
         The model, with its probabilities if it has them. Its certificate has an infinite gap, since nothing is proved.
 
     Raises:
-        InputError: If `features` is no positive integer, or less than a support vector needs.
-        DataError: If the file is no such model (LIBLINEAR's are none), its kernel is precomputed, or it has one class.
+        InputError: If `features` is no positive integer.
+        DataError: If the file is no such model (LIBLINEAR's are none), its kernel is precomputed, it has one class, or
+            its support vectors have more columns than `features`.
     """
-    require(zero_based in (None, True, False), f"zero_based is {zero_based!r}: True, False or None is needed.")
-    if features is not None and not (isinstance(features, Integral) and features > 0):
-        raise InputError(f"features is {features!r}: the number of columns, a positive integer, is needed.")
-    name = os.fspath(path)
+    if features is not None:
+        require_whole("features", features, 1)
     try:
         with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{name}: cannot be read as a LIBSVM model: {error}.") from None
-    try:
-        return _parsed(name, lines, features, zero_based)
-    except InputError:
-        raise
-    except (KeyError, ValueError, IndexError) as error:
-        raise DataError(f"{name}: not a whole LIBSVM model: {error}.") from None
+            return _parsed(file.read().splitlines(), features, zero_based)
+    except (OSError, KeyError, ValueError, IndexError) as error:
+        raise DataError(f"{os.fspath(path)}: not a whole LIBSVM model: {str(error).rstrip('.')}.") from None
 
 
-def _parsed(name: str, lines: list[str], features: int | None, zero_based: bool | None) -> Model:
+def _parsed(lines: list[str], features: int | None, zero_based: bool | None) -> Model:
     """Return the model in a file's lines; raise KeyError, ValueError or IndexError if they are no whole model."""
-    if lines and lines[0].startswith("solver_type "):
-        raise DataError(
-            f"{name}: a model of LIBLINEAR, which has weights and no support vectors: train it by LIBSVM's `svm-train "
-            "-t 0`, or by `jaxsvm.designs.fit` or `jaxsvm.estimators.LinearSVC`."
-        )
-    if "SV" not in lines:
-        raise ValueError("the line 'SV', below which its support vectors stand, is absent")
+    need = "below which its support vectors stand. A model of LIBLINEAR has none: train it by LIBSVM's `svm-train -t 0`"
+    require("SV" in lines, f"there is no line 'SV', {need}, or by `jaxsvm.estimators.LinearSVC`")
     start = lines.index("SV")
-    header = {key: value.split() for key, _, value in (line.partition(" ") for line in lines[:start])}
-    kind, kernel = header["svm_type"][0], header["kernel_type"][0]
-    if kernel not in KERNELS:
-        raise DataError(f"{name}: the kernel is {kernel!r}: linear, polynomial, rbf or sigmoid can be read.")
-    gamma, coef0, degree = (float(header.get(key, ["0"])[0]) for key in ("gamma", "coef0", "degree"))
-    kernel = named_kernel(KERNELS[kernel], gamma, coef0, int(degree))
-    k = int(header["nr_class"][0]) if kind in CLASSIFIERS else 2
-    if k < 2:
-        raise DataError(f"{name}: the model knows one class alone, and tells nothing apart: train on two or more.")
+    fields = {key: values.split() for key, _, values in (line.partition(" ") for line in lines[:start])}
+    header = {key: [*map(HEADER.get(key, str), values)] for key, values in fields.items()}
     rows = [line.split() for line in lines[start + 1 :] if line.strip()]
-    if not rows:
-        raise ValueError("there are no support vectors")
-    if len(rows) != int(header["total_sv"][0]):
-        raise ValueError(f"{header['total_sv'][0]} support vectors are announced, {len(rows)} are there")
-    coef = np.array([row[: k - 1] for row in rows], float).T
-    x, layout = _parsed_points([row[k - 1 :] for row in rows], features, zero_based)
-    rho = np.array(header["rho"], float)
-    if kind not in CLASSIFIERS:
-        if kind not in OTHERS:
-            raise ValueError(f"svm_type is {kind}")
-        return assembled(kernel, x, coef[0], -rho[0], (-1, 1) if kind == "one_class" else None, layout=layout)
-    counts, labels = [int(n) for n in header["nr_sv"]], [int(label) for label in header["label"]]
-    pairs = list(combinations(range(len(labels)), 2))
-    if sum(counts) != len(rows) or len(rho) != len(pairs):
-        raise ValueError("counts of support vectors, labels and rho do not fit together")
-    sigmoids = [header.get(key, []) for key in ("probA", "probB")]
-    if [*map(len, sigmoids)] not in ([0, 0], [len(rho)] * 2):
-        raise ValueError("probA, probB and rho do not fit together")
+    kind, kernel, k, announced = (header[key][0] for key in ("svm_type", "kernel_type", "nr_class", "total_sv"))
+    require(kind in (*CLASSIFIERS, *OTHERS), f"svm_type is {kind}")
+    require(k > 1, "it knows one class alone, and tells nothing apart: train on two or more")
+    require(len(rows) == announced > 0, f"{announced} support vectors are announced, {len(rows)} are there")
+    labels, counts = (header["label"], header["nr_sv"]) if kind in CLASSIFIERS else ([1, -1], [len(rows), 0])
+    whole = len({*labels}) == len(counts) == k and sum(counts) == len(rows) and len(header["rho"]) == k * (k - 1) // 2
+    require(whole, "counts of support vectors, labels and rho do not fit together")
+    sigmoids: Any = [header[key] for key in ("probA", "probB") if key in header and kind in CLASSIFIERS]
+    fitting = [*map(len, sigmoids)] in ([], [len(header["rho"])] * 2)
+    require(fitting, "probA, probB and rho do not fit together")
     # The same machines with the classes in increasing order; of two classes positive for the second.
-    order = np.argsort(labels).tolist()
+    order, pairs = np.argsort(labels).tolist(), list(combinations(range(k), 2))
     at = [pairs.index((min(pair), max(pair))) for pair in combinations(order, 2)]
     sign = np.array([1.0 if i < j else -1.0 for i, j in combinations(order, 2)]) * (1 if k > 2 else -1)
-    values, bias = sign * columns_of_pairs(coef, counts)[:, at], -sign * rho[at]
-    values, bias = (values, bias) if k > 2 else (values[:, 0], bias[0])
-    model = assembled(kernel, x, values, bias, tuple(labels[place] for place in order), layout=layout)
-    if not sigmoids[0]:
-        return model
-    slopes, shifts = np.array(sigmoids, float)[:, at]
-    return dataclasses.replace(model, sigmoids=tuple(zip(slopes.tolist(), (sign * shifts).tolist(), strict=True)))
+    coef = columns_of_pairs(np.array([row[: k - 1] for row in rows], float).T, counts)
+    x, layout = _parsed_points([row[k - 1 :] for row in rows], features, zero_based)
+    kernel = named_kernel(kernel, *(header.get(key, [0])[0] for key in ("gamma", "coef0", "degree")))
+    bias, classes = -sign * np.array(header["rho"])[at], tuple(labels[place] for place in order)
+    classes = None if kind in ("epsilon_svr", "nu_svr") else classes
+    sigmoids = np.array(sigmoids)[:, at] * [np.ones(len(at)), sign] if sigmoids else None
+    return assembled(kernel, x, sign * coef[:, at], bias, classes, sigmoids, layout=layout)
 
 
 def _parsed_points(rows: list[list[str]], features: int | None, zero_based: bool | None) -> tuple[Any, Layout]:
@@ -257,24 +215,17 @@ def _parsed_points(rows: list[list[str]], features: int | None, zero_based: bool
     from scipy.sparse import csr_array
     from sklearn.datasets import load_svmlight_file
 
-    content = "\n".join(" ".join(["0", *row]) for row in rows).encode()
-    x: Any = load_svmlight_file(io.BytesIO(content), zero_based=True)[0]  # pyright: ignore[reportArgumentType]
-    least = int(x.indices.min(initial=1))
-    base = 1 if least and not zero_based else 0
-    if least == 0 and zero_based is False:
-        raise ValueError("the index 0 occurs, and indices count from 1")
-    last = max(x.shape[1] - base, 1)
-    if features is not None and features < last:
-        raise InputError(f"features is {features}, and a support vector has column {last}: take at least that many.")
-    shape = (len(rows), last if features is None else int(features))
-    x = csr_array((x.data, x.indices - base, x.indptr), shape=shape)
-    return x.toarray() if 8 * shape[0] * shape[1] <= MEASURED.bytes_held else x, Layout(index_base=base)
+    if zero_based is None:
+        zero_based = any(row and row[0].startswith("0:") for row in rows)
+    content: Any = io.BytesIO("\n".join(" ".join(["0", *row]) for row in rows).encode())
+    how: Any = {"n_features": features, "zero_based": bool(zero_based)}
+    x: Any = csr_array(load_svmlight_file(content, **how)[0])
+    small = 8 * x.shape[0] * x.shape[1] <= MEASURED.bytes_held
+    return x.toarray() if small else x, Layout(index_base=0 if zero_based else 1)
 
 
 @checked
-def to_libsvm(
-    model: Model | BaseEstimator, path: str | os.PathLike[str], *, classes: Sequence[int] | None = None
-) -> None:
+def to_libsvm(model: Model | BaseEstimator, path: str | os.PathLike[str]) -> None:
     """Write a model as a file that LIBSVM's `svm-predict` reads.
 
     Args:
@@ -283,86 +234,63 @@ def to_libsvm(
             from 0 if those of the training file did. The format cannot hold a scaling: points given to `svm-predict`
             must be scaled as those of the training were. Nor can it hold `break_ties=True`, which a warning says.
         path: The file to write.
-        classes: Integers in place of the model's labels, in their order; None: the labels themselves.
 
     Raises:
         InputError: If the format cannot hold the model.
     """
-    ties, model = breaks_ties(model), model_of(model)
-    if ties:
+    if breaks_ties(model):
         warn("break_ties is True, which LIBSVM's format does not hold: svm-predict gives ties of votes to the first.")
-    if classes is not None:
-        if model.classes is None or len(classes) != len(model.classes) or None in map(_whole, classes):
-            raise InputError(f"classes is {classes!r}: an integer for each of the labels {model.classes} is needed.")
-        model = dataclasses.replace(model, classes=tuple(classes))
-    classes, faults = model.classes, []
-    whole = [_whole(label) for label in classes or ()]
+    model = model_of(model)
+    labels = [int(name) for name in model.classes or () if isinstance(name, int | float | np.integer) and name % 1 == 0]
+    _require_writable(model, len({*labels}))
+    basis: Any = model.basis
+    coef, bias, of_class = _machines_of_classes(model)
+    header: dict[str, Any] = {
+        "svm_type": ["epsilon_svr" if model.classes is None else "c_svc"],
+        "kernel_type": [type(basis.kernel).__name__.lower()],
+        **{name: [value] for name, value in scikit_learn_kernel(basis.kernel)[1].items()},
+        "nr_class": [len(coef) + 1], "total_sv": [len(of_class)], "rho": (-bias).tolist(),
+    }  # fmt: skip
+    if model.classes is not None:
+        header |= {"label": labels, "nr_sv": np.bincount(of_class, minlength=len(labels)).tolist()}
+    if model.sigmoids is not None:
+        slopes, shifts = np.array(model.sigmoids).T
+        header |= {"probA": slopes.tolist(), "probB": (-shifts if len(labels) == 2 else shifts).tolist()}
+    lines = [*(" ".join([key, *map(str, values)]) for key, values in header.items()), "SV"]
+    base = 0 if model.layout is not None and model.layout.index_base == 0 else 1
+    points = scipy_rows(basis.x).toarray() if isinstance(basis.x, CSR) else np.asarray(basis.x, float)
+    points = points + np.asarray(basis.shift, float)
+    for at, row in enumerate(np.argsort(of_class, kind="stable")):
+        # An index 0 in the first row, be its value 0, tells that indices count from 0.
+        entries = (f"{j + base}:{v}" for j, v in enumerate(points[row].tolist()) if v or j + base + at == 0)
+        lines.append(" ".join([*map(str, coef[:, row].tolist()), *entries]))
+    write_whole(lambda file: file.write(("\n".join(lines) + "\n").encode()), path)
+
+
+def _require_writable(model: Model, integers: int) -> None:
+    """Refuse a model that LIBSVM's format cannot hold, by all that it lacks; so many labels are different integers."""
+    faults, basis, classes = [], model.basis, model.classes or ()
+    kernel = basis.kernel if isinstance(basis, KernelBasis) else None
+    if type(kernel) not in KERNELS or np.size(getattr(kernel, "gamma", 0.0)) > 1:
+        kind = type(basis).__name__ if kernel is None else type(kernel).__name__
+        faults.append(f"{kind}, where LIBSVM knows linear, polynomial, RBF (of one gamma) and sigmoid kernels")
     if model.scaling is not None:
         faults.append(
             "a scaling, which LIBSVM's format does not hold (pass the last step of a pipeline, `pipeline[-1]`, or "
             "`dataclasses.replace(model, scaling=None)`, and give svm-predict scaled points)"
         )
-    if len({*whole} - {None}) < len(whole):
-        named = ", ".join(map(str, classes or ()))[:80]
-        numbers = tuple(range(len(whole)))
-        faults.append(f"the classes {named}, where LIBSVM's format holds different integers (pass classes={numbers})")
-    if faults:
-        raise InputError(f"model has {'; and '.join(faults)}.")
-    kernel, parameters, points = kernel_and_points(model)
-    kind = next(theirs for theirs, name in KERNELS.items() if name == kernel)
-    lines = ["svm_type " + ("epsilon_svr" if classes is None else "c_svc"), f"kernel_type {kind}"]
-    lines += [f"{key} {parameters[key]!r}" for key in ("degree", "gamma", "coef0") if key in parameters]
-    k, coef, bias, order, counts = machine_layout(model)
-    lines += [f"nr_class {k}", f"total_sv {len(order)}", f"rho {_numbers(-bias)}"]
-    if classes is not None:
-        lines += ["label " + " ".join(map(str, whole)), "nr_sv " + " ".join(map(str, counts))]
-    if model.sigmoids is not None:
-        slopes, shifts = np.array(model.sigmoids).T
-        lines += [f"probA {_numbers(slopes)}", f"probB {_numbers(-shifts if k == 2 else shifts)}"]
-    lines += ["SV"]
-    base = 0 if model.layout is not None and model.layout.index_base == 0 else 1
-    dense = points if isinstance(points, np.ndarray) else points.toarray()
-    for at, row in enumerate(order):  # an index 0 in the first row, be its value 0, tells that indices count from 0
-        entries = (f"{j + base}:{float(v)!r}" for j, v in enumerate(dense[row]) if v or j + base + at == 0)
-        lines.append(" ".join([_numbers(coef[:, row]), *entries]))
-    write_whole(lambda file: file.write(("\n".join(lines) + "\n").encode()), path)
+    if integers < len(classes):
+        named, others = ", ".join(map(str, classes))[:80], tuple(range(len(classes)))
+        remedy = f"fit an estimator on integers, or `dataclasses.replace(model, classes={others})`"
+        faults.append(f"the classes {named}, where LIBSVM's format holds different integers ({remedy})")
+    require(not faults, f"model has {'; and '.join(faults)}.")
 
 
-def kernel_and_points(model: Model) -> tuple[str, dict[str, Any], Any]:
-    """Return scikit-learn's name and parameters of a model's kernel, and the support vectors `(s, d)`, sparse as kept.
-
-    Raises:
-        InputError: If LIBSVM and scikit-learn do not have the kernel.
-    """
-    basis: Any = model.basis
-    kernel = basis.kernel if isinstance(basis, KernelBasis) else None
-    shared = type(kernel) in SCIKIT_LEARN_NAMES and not isinstance(kernel, Laplacian)
-    if not shared or np.size(getattr(kernel, "gamma", 0.0)) > 1:
-        kind = type(basis).__name__ if kernel is None else type(kernel).__name__
-        raise InputError(
-            f"model has {kind}: linear, polynomial, RBF (of one gamma) and sigmoid kernels are known elsewhere."
-        )
-    x, shift = basis.x, np.asarray(basis.shift, float)[None]
-    if isinstance(x, CSR):
-        from scipy.sparse import csr_array
-
-        points = scipy_rows(x) + csr_array(np.ones((x.shape[0], 1))) @ csr_array(shift)
-        points.sort_indices()
-    else:
-        points = np.asarray(x, float) + shift
-    return *scikit_learn_kernel(kernel), points
-
-
-def machine_layout(model: Model) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, list[int]]:
-    """Return LIBSVM's layout of a model.
-
-    Returns:
-        The number of classes, coefficients `(k - 1, s)`, constants, the order of the support vectors by class, and how
-        many each class has.
-    """
+def _machines_of_classes(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a model's coefficients in LIBSVM's layout `(k - 1, s)`, its constants, and the class of each vector."""
     coef, bias = np.asarray(model.coef, float), np.atleast_1d(np.asarray(model.bias, float))
     if model.classes is None:
-        return 2, coef[None], bias, np.arange(len(coef)), [len(coef)]
+        return coef[None], bias, np.zeros(len(coef), int)
     k = len(model.classes)
     if k == 2:  # positive for the first class there, for the second here
         coef, bias = -coef[:, None], -bias
@@ -374,17 +302,4 @@ def machine_layout(model: Model) -> tuple[int, np.ndarray, np.ndarray, np.ndarra
     for at, (i, j) in enumerate(machines):
         rows[j - 1] += np.where(of_class == i, coef[:, at], 0)
         rows[i] += np.where(of_class == j, coef[:, at], 0)
-    return k, rows, bias, np.argsort(of_class, kind="stable"), np.bincount(of_class, minlength=k).tolist()
-
-
-def _whole(label: Any) -> int | None:
-    """Return a label as an integer, text such as "2.0" too; None if it is none."""
-    try:
-        number = Fraction(label)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number.numerator if number.denominator == 1 else None
-
-
-def _numbers(values: np.ndarray) -> str:
-    return " ".join(repr(float(value)) for value in values)
+    return rows, bias, of_class

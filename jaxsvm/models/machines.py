@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, is_concrete, require_part
+from jaxsvm.errors import InputError, is_concrete, require, require_part
 from jaxsvm.gram.operators import Gram
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.differentiation import differentiable
@@ -125,17 +125,16 @@ def _checked(labels: Any, classes: int | None) -> tuple[Any, int]:
         )
     if codes.dtype.itemsize < 4:
         codes = codes.astype(np.int32)  # which holds any k
-    if classes is None and not is_concrete(codes):
+    known = is_concrete(codes)
+    if classes is None and not known:
         raise InputError("classes is None: inside jit the number of classes must be given, as in `classes=3`.")
     k = int(codes.max(initial=0)) + 1 if classes is None else classes
-    if k < 2:
-        raise InputError(f"classes is {k}: two or more are needed.")
-    if is_concrete(codes):
-        found = set(np.unique(codes).tolist())
-        if not found <= set(range(k)):
-            raise InputError(f"labels holds {min(found - set(range(k)))}: class codes 0 to {k - 1} are needed.")
-        if missing := set(range(k)) - found:
-            raise InputError(f"labels has no sample of class {min(missing)} of 0 to {k - 1}.")
+    require(k >= 2, f"classes is {k}: two or more are needed.")
+    if known:
+        found = np.unique(codes).tolist()
+        whole = len(found) == k and [found[0], found[-1]] == [0, k - 1]
+        need = f"samples of each class from 0 to {k - 1} are needed, and no others."
+        require(whole, f"labels has the class codes {str(found)[:80]}: {need}")
     return codes, k
 
 
@@ -207,8 +206,7 @@ def fit_many(
             return stacked(fits)
         pairs = zip(machines, fits, strict=True)  # traced for derivatives alone
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(differentiable(*pair) for pair in pairs))
-    if max_seconds is not None:
-        raise InputError("max_seconds needs concrete arrays: call `fit_many` outside jit and vmap.")
+    require(max_seconds is None, "max_seconds needs concrete arrays: call `fit_many` outside jit and vmap.")
 
     def solved(lane: Problem) -> Fit:
         return fit(dataclasses.replace(lane, gram=machines.gram), solver, tol=tol, key=key)
@@ -231,16 +229,6 @@ def _one_by_one(machines: Machines, solver: Solver | None, tol: Any, key: Any, s
 
     given = list(zip(problems, solvers, strict=True))
     return solve_many(solved, given, lambda pair: padded_size(int(np.asarray(pair[0].present).sum())))
-
-
-def class_of(values: Any, machines: Machines) -> Any:
-    """Return the class codes `(q,)` that decision values `(q, m)` imply; under tracing -1 where one is NaN.
-
-    Of pairs the class with the most votes, against the rest the one with the largest value; the first of equals.
-    """
-    values = np.asarray(values) if is_concrete(values) else values
-    best = votes(values, machines.classes) if machines.by_pairs else values.argmax(axis=1)
-    return best if is_concrete(values) else jnp.where(jnp.isnan(values).any(axis=1), -1, best).astype(jnp.int32)
 
 
 def votes(decisions: Any, k: int) -> Int[Any, " m"]:

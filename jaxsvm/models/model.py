@@ -9,7 +9,7 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Shaped
 
 from jaxsvm.datasets.labels import UNSEEN, Layout, Wanted, array_of, choose
 from jaxsvm.datasets.scaling import Scaling
@@ -17,8 +17,7 @@ from jaxsvm.errors import InputError, is_concrete, require_part, warn
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.models.file import Model, load_model, scipy_rows
-from jaxsvm.models.machines import Machines, class_of, votes
-from jaxsvm.numerics import sizes
+from jaxsvm.models.machines import Machines, votes
 from jaxsvm.points.rows import PointsLike, is_sparse, taken
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit, require_fit
@@ -77,32 +76,27 @@ def compact(
     return Model(basis, coef, fit.bias, fit.R, fit.certificate, scaling, classes, layout)
 
 
-def _without_zeros(basis: Any, coef: Array, exactly: bool = True) -> tuple[Any, Array]:
-    """Keep the samples with a coefficient that is not 0, by NumPy; unless `exactly`, up to one of a few numbers."""
+def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
+    """Keep the samples with a coefficient that is not 0, by NumPy."""
     if not isinstance(basis, KernelBasis):  # features: the coefficients are a weight vector
         return basis, coef
     values = np.asarray(coef)
-    found: Any = values.reshape(len(coef), -1).any(axis=1)
-    kept = sizes.filled(found, found, found.sum() if exactly else sizes.class_of(found.sum(), len(found)))
+    kept = np.flatnonzero(values.reshape(len(values), -1).any(axis=1))
     with jax.enable_x64(True):  # placed in the dtype that they have
         x = jax.device_put(taken(jax.tree.map(np.asarray, basis.x), kept))
         return dataclasses.replace(basis, x=x), jax.device_put(values[kept])
 
 
 @overload
-def decision_function(model: Model, x_new: PointsLike, /, *, calibrated: bool = True) -> Float[Array, " m"]: ...
+def decision_function(model: Model, x_new: PointsLike, /, *, calibrated: bool = True) -> Float[Array, "m *k"]: ...
 @overload
 def decision_function(
-    fit: Fit, problem: Machines, x_new: PointsLike, /, *, calibrated: bool = True
-) -> Float[Array, "m k"]: ...
-@overload
-def decision_function(
-    fit: Fit, problem: Problem, x_new: PointsLike, /, *, calibrated: bool = True
-) -> Float[Array, " m"]: ...
+    fit: Fit, problem: Problem | Machines, x_new: PointsLike, /, *, calibrated: bool = True
+) -> Float[Array, "m *k"]: ...
 
 
 @transfers
-def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, " m"]:
+def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, "m *k"]:
     """Compute decision values: `decision_function(model, x_new)` or `decision_function(fit, problem, x_new)`.
 
     Args:
@@ -127,7 +121,10 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
         if model.scaling is not None:
             offset = model.scaling.offset
             if is_sparse(x_new) and is_concrete(offset) and np.asarray(offset).any():  # they would not stay sparse
-                return _of_dense_blocks(model, x_new, calibrated)
+                rows = scipy_rows(x_new)
+                size = max(1, gram.MEASURED.bytes_per_block // (8 * rows.shape[1]))
+                blocks = (rows[start : start + size].toarray() for start in range(0, rows.shape[0], size))
+                return jnp.concatenate([decision_function(model, block, calibrated=calibrated) for block in blocks])
             x_new = model.scaling(x_new)
     elif len(arguments) == 3 and isinstance(arguments[0], Fit) and hasattr(arguments[1], "gram"):
         fit, problem, x_new = arguments
@@ -135,7 +132,7 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
         few = is_concrete(fit, problem) and problem.gram.spread is None
         coefficients = np.asarray(fit.dual_coef) if few else fit.dual_coef  # inside a `jit` of x_new too
         basis, coef = problem.gram.expansion(coefficients.T if isinstance(problem, Machines) else coefficients)
-        basis, coefficients = _without_zeros(basis, coef, exactly=False) if few else (basis, coef)
+        basis, coefficients = _without_zeros(basis, coef) if few else (basis, coef)
         model = Model(basis, coefficients, fit.bias, fit.R, fit.certificate)
     else:
         kinds = ", ".join(type(argument).__name__ for argument in arguments)
@@ -161,13 +158,6 @@ def _in_order(model: Model, x_new: Any) -> Any:
         return x_new
     order = choose("x_new", list(names), Wanted(label=False, like=model.layout)).features
     return x_new if order == list(range(len(names))) else np.asarray(x_new)[:, order]
-
-
-def _of_dense_blocks(model: Model, x_new: Any, calibrated: bool) -> Array:
-    rows = scipy_rows(x_new)
-    size = max(1, gram.MEASURED.bytes_per_block // (8 * rows.shape[1]))
-    blocks = (rows[start : start + size].toarray() for start in range(0, rows.shape[0], size))
-    return jnp.concatenate([decision_function(model, block, calibrated=calibrated) for block in blocks])
 
 
 def is_positive(values: Any) -> Any:
@@ -197,9 +187,7 @@ def _require_fit_of(problem: Any, fit: Fit) -> None:
 @overload
 def predict(model: Model, x_new: PointsLike, /) -> Shaped[np.ndarray | Array, " m"]: ...
 @overload
-def predict(fit: Fit, problem: Machines, x_new: PointsLike, /) -> Int[np.ndarray | Array, " m"]: ...
-@overload
-def predict(fit: Fit, problem: Problem, x_new: PointsLike, /) -> Float[Array, " m"]: ...
+def predict(fit: Fit, problem: Problem | Machines, x_new: PointsLike, /) -> Shaped[np.ndarray | Array, " m"]: ...
 
 
 @transfers
@@ -221,10 +209,13 @@ def predict(*arguments: Any) -> Shaped[np.ndarray | Array, " m"]:
     values = decision_function(*arguments)
     if isinstance(arguments[0], Model):
         return labels_of(arguments[0], values)
-    if isinstance(arguments[1], Machines):
-        _require_known(values)
-        return class_of(values, arguments[1])
-    return _signs(values)
+    problem = arguments[1]
+    if not isinstance(problem, Machines):
+        return _signs(values)
+    _require_known(values)
+    values = np.asarray(values) if is_concrete(values) else values
+    best = votes(values, problem.classes) if problem.by_pairs else values.argmax(axis=1)  # the first of equals
+    return best if is_concrete(values) else jnp.where(jnp.isnan(values).any(axis=1), -1, best).astype(jnp.int32)
 
 
 def labels_of(model: Model, values: Any) -> Any:
@@ -235,9 +226,8 @@ def labels_of(model: Model, values: Any) -> Any:
     if classes == (-1, 1):
         return _signs(values)
     _require_known(values)
-    if len(classes) > 2:
-        return array_of(classes)[votes(np.asarray(values), len(classes))]
-    return array_of(classes)[np.asarray(is_positive(values)).astype(int)]
+    values, k = np.asarray(values), len(classes)
+    return array_of(classes)[votes(values, k) if k > 2 else is_positive(values).astype(int)]
 
 
 def _signs(values: Any) -> Any:
