@@ -229,7 +229,7 @@ def test_messages_name_the_column_and_what_to_do(frame, tmp_path):
     assert "line 5: Expected 6 columns, got 7" in refusal("fit", file, *FILLED)
     sparse = tmp_path / "a.svm"
     sparse.write_text("1 1:1\n-1 2:1\n")
-    assert "for CSV, Parquet" in refusal("fit", sparse, "--drop", 0)
+    assert "only csv, parquet" in refusal("fit", sparse, "--drop", 0)
     for content, more, said in (
         (b"a,kind,\n1,x,\n2,y,\n", (), "column 2 of the header has no name; .*--drop 2|has no name: .*--drop 2"),
         (b"a,a,kind\n1,2,x\n2,3,y\n", ("--one-hot",), "the name 'a' of another one: .*--drop 1"),

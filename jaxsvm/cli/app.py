@@ -84,11 +84,6 @@ class Training:
         if self.loss == "epsilon_insensitive" and self.epsilon is None:
             self.epsilon = 0.1
 
-    @property
-    def prepares(self) -> bool:
-        """Return whether columns are prepared (dropped, imputed, encoded, decimal commas) before they are points."""
-        return bool(self.drop) or self.decimal != "." or self.impute is not None or self.one_hot
-
 
 def listed(options: list[str] | None) -> list[str]:
     """Return the values that an option lists, which may be given several times, or with commas."""

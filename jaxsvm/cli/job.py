@@ -13,7 +13,7 @@ import numpy as np
 import jaxsvm
 from jaxsvm.cli.app import Training
 from jaxsvm.cli.report import kernel_to_dict, progress_bar, totals
-from jaxsvm.cli.source import coreset_in, training_points, training_source
+from jaxsvm.cli.source import coreset_in, training_data
 from jaxsvm.datasets import Scaling, two_classes
 from jaxsvm.datasets.labels import several_classes, targets, value_of
 from jaxsvm.errors import InputError, require
@@ -67,16 +67,14 @@ class Job:
 
 def prepare(options: Training) -> Job:
     """Read and scale the data."""
-    dataset, source = training_source(options)
-    small, preparation = coreset_in(options.data, options), None
+    dataset = training_data(options)
+    small = coreset_in(options.data, options)
     labels: Any = dataset.y if small is None else np.asarray(small.info["classes"])[(small.y > 0).astype(int)]
     try:
         y, classes = _learnt(options, labels)
     except InputError as error:
         column = "" if dataset.layout.label is None else f", labels in column {dataset.layout.label!r}"
         raise InputError(f"{options.data}{column}: {error}") from None
-    if source is not None:
-        dataset, preparation = training_points(source, options, np.arange(len(y)))
     x, scaling = dataset.x, None
     if small is not None and "mean" in small.info:
         require(options.scale == "none", f"--scale is {options.scale}: {options.data} is scaled; leave it out.")
@@ -99,7 +97,7 @@ def prepare(options: Training) -> Job:
         weight=None if weight is None else weight.astype(options.dtype),
         classes=None if classes is None else tuple(classes.tolist()),
         kernel=named_kernel(options.kernel, gamma, coef0, options.degree or 3),
-        parts={"scaling": scaling, "layout": dataset.layout, "preparation": preparation},
+        parts={"scaling": scaling, "layout": dataset.layout, "preparation": dataset.preparation},
         note=" ".join(filter(None, notes)) or None,
     )
 

@@ -1,6 +1,5 @@
 """What the command reads: points as a file holds them, or made of the columns of a table."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import jaxsvm
 from jaxsvm.cli.app import Training, listed, zero_based
 from jaxsvm.datasets import Dataset, load
 from jaxsvm.datasets.labels import Wanted
-from jaxsvm.datasets.reading import TABLES, Preparation, Source, files_of, kind_of, learn, together
+from jaxsvm.datasets.reading import TABLES, Source, files_of, kind_of
 from jaxsvm.errors import require
 from jaxsvm.gram import measured as gram
 from jaxsvm.models.libsvm import from_libsvm
@@ -18,19 +17,20 @@ from jaxsvm.points.rows import is_sparse
 from jaxsvm.runtime.arrays import memory, require_memory
 
 
-def training_source(options: Training) -> tuple[Dataset, Source | None]:
-    """Read the training file; of tables labels alone, and where the rest is, if an option prepares columns."""
-    data, label = options.data, options.label
-    if not options.prepares:
-        dataset = load(data, label=label, dtype=options.dtype, zero_based=zero_based(options.index_base))
-        _require_memory(data, dataset.x)
-        return dataset, None
-    files = files_of(data)
-    kind = kind_of(files[0])
-    need = "--drop, --decimal, --impute and --one-hot are for CSV, Parquet and Feather files"
-    require(kind in TABLES, f"{need}, and {data} is {kind}: leave them out.")
-    source = Source(files, Wanted(label, decimal=options.decimal, drop=tuple(listed(options.drop))))
-    return together(dataclasses.replace(source, columns=())), source
+def training_data(options: Training) -> Dataset:
+    """Read the training file, with its columns prepared as the options say."""
+    dataset = load(
+        options.data,
+        label=options.label,
+        dtype=options.dtype,
+        zero_based=zero_based(options.index_base),
+        decimal=options.decimal,
+        drop=listed(options.drop),
+        impute=options.impute,
+        one_hot=options.one_hot,
+    )
+    _require_memory(options.data, dataset.x)
+    return dataset
 
 
 def _require_memory(name: str, x: Any) -> None:
@@ -63,12 +63,6 @@ def coreset_in(data: str, options: Training) -> Any:
     need = f"{data} is a coreset, whose samples have weights: --loss hinge or squared_hinge is needed, and no --label."
     require(options.loss != "epsilon_insensitive" and options.label is None, need)
     return jaxsvm.coresets.load_coreset(data)
-
-
-def training_points(source: Source, options: Training, train: np.ndarray) -> tuple[Dataset, Preparation]:
-    """Return all points, and what was learnt from the training samples to make them of tables."""
-    preparation = learn(source, train, options.impute, options.one_hot, options.decimal)
-    return together(dataclasses.replace(source, columns=preparation.columns), options.dtype), preparation
 
 
 def is_libsvm(file: str) -> bool:

@@ -62,7 +62,7 @@ class Dataset:
         layout: The file's columns: `compact(..., layout=...)` stores them, `load(..., like=...)` reads another file in
             the same way.
         notes: Descriptions of decisions that the caller may want to check.
-        preparation: What was done to the columns (`impute`, `one_hot`, `drop`), for the model; or None.
+        preparation: What was done to the columns (`impute`, `one_hot`, `drop`, `decimal`), for the model; or None.
         scaling: How the points were scaled (`scale`), for the model; or None.
     """
 
@@ -136,14 +136,15 @@ def load(
     )  # fmt: skip
     source = Source(paths, wanted, format, frame)
     kind = source.kind(paths[0])
-    prepares, need = bool(drop) or impute is not None or one_hot, f"files have that, and {name} is {kind}."
+    prepares = bool(drop) or impute is not None or one_hot or decimal != "."
+    need, tables = f"files have that, and {name} is {kind}.", ", ".join(TABLES)
     require(zero_based is None or kind == "svmlight", f"zero_based is given: only svmlight {need}")
-    require(not prepares or kind in TABLES, f"drop, impute or one_hot is given: only {', '.join(TABLES)} {need}")
+    require(not prepares or kind in TABLES, f"drop, decimal, impute or one_hot is given: only {tables} {need}")
     if label is not None and label is not False and kind == "svmlight":
         raise InputError(f"label is {label!r}: svmlight lines start with their label; leave it out.")
     preparation = None
     if prepares:
-        preparation = learn(source, slice(None), impute, one_hot, decimal)
+        preparation = _learn(source, impute, one_hot)
         source = dataclasses.replace(source, columns=preparation.columns)
     data = together(source, dtype)
     if features is not None and data.x.shape[1] != features:
@@ -235,33 +236,32 @@ class Preparation:
         return self.read(Source((name,), Wanted(optional=True), frame=frame), layout)
 
 
-def learn(source: Source, rows: Any, impute: str | None, one_hot: bool, decimal: str) -> Preparation:
-    """Learn what to do with tables from their training samples, whose indices `rows` has."""
+def _learn(source: Source, impute: str | None, one_hot: bool) -> Preparation:
+    """Learn what to do with the columns of tables."""
     tables = list(source.readers())
-    if not tables or not tables[0].chosen.features:
-        raise DataError(f"{source.name}: there is no line below the header, or no column is left to be a feature.")
     held = [[columns[at] for at in table.chosen.features] for table in tables for columns in table.batches(None)]
+    if not held or not held[0]:
+        raise DataError(f"{source.name}: it has no samples, or no column is left to be a feature.")
     columns = [
-        _learnt(tables[0].keys[place], [part[j] for part in held], rows, impute, one_hot, tables[0].decimal)
+        _learnt(tables[0].keys[place], [part[j] for part in held], impute, one_hot, tables[0].decimal)
         for j, place in enumerate(tables[0].chosen.features)
     ]
-    return Preparation(tuple(columns), tables[0].chosen.dropped, decimal)
+    return Preparation(tuple(columns), tables[0].chosen.dropped, source.wanted.decimal)
 
 
-def _learnt(key: str | int, parts: list[Any], rows: Any, impute: str | None, one_hot: bool, mark: str | None) -> Column:
+def _learnt(key: str | int, parts: list[Any], impute: str | None, one_hot: bool, mark: str | None) -> Column:
     """Learn what to do with a column: one of text, most rows of which have a text of their own or a number, is none."""
     if one_hot and any(is_text(str(part.type)) for part in parts):
         texts = texts_of(parts)
-        codes, count = np.unique(texts.codes[rows], return_counts=True)
-        often = {texts.values[code]: many for code, many in zip(codes.tolist(), count.tolist(), strict=True)}
-        often = {text: often[text] for text in sorted(often) if not is_missing(text)}
+        count = np.bincount(texts.codes).tolist()
+        often = {text: many for text, many in sorted(zip(texts.values, count, strict=True)) if not is_missing(text)}
         numbers = [text for text in often if mark is not None and as_number(text, mark) is not None]
         quantities = len(numbers) > 20 and sum(often[text] for text in numbers) > sum(often.values()) / 2
-        if 0 < len(often) <= max(2, count.sum() / 2) and len(numbers) < len(often) and not quantities:
+        if 0 < len(often) <= max(2, sum(count) / 2) and len(numbers) < len(often) and not quantities:
             return Column(key, None if impute is None else max(often, key=often.__getitem__), tuple(often))
     if impute is None:
         return Column(key)
-    values = np.concatenate([floats_of(part, mark) for part in parts])[rows]
+    values = np.concatenate([floats_of(part, mark) for part in parts])
     found, count = np.unique(values := values[~np.isnan(values)], return_counts=True)
     if not len(values):
         return Column(key)
