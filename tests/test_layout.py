@@ -42,7 +42,7 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_169,
+    "cli": 1_156,
     "coresets": 2_199,
     "datasets": 1_521,
     "derivatives": 450,
