@@ -29,7 +29,6 @@ VARIATIONS = [
     estimators.SVC(kernel=linear_kernel),
     estimators.SVC(kernel=kernels.RBF(0.1)),
     estimators.SVC(multi_class="ovr"),
-    estimators.SVC(multi_class="ddag"),
     estimators.SVC(loss="squared_hinge"),
     estimators.SVC(bias="regularized"),
     estimators.SVC(class_weight="balanced"),
@@ -54,8 +53,6 @@ VARIATIONS = [
     estimators.SBPClassifier(steps=200),
     estimators.PegasosClassifier(),
     estimators.CoresetSVC(),
-    estimators.NystroemSVC(n_components=30),
-    estimators.NystroemSVC(n_components=30, method="fourier", loss="hinge"),
 ]
 IN = "check_n_features_in"
 DENSE, SPARSE = (f"check_sample_weight_equivalence_on_{form}_data" for form in ("dense", "sparse"))
@@ -67,7 +64,7 @@ NO_SQUARE = "gives points in place of a kernel matrix"
 LIKELY = "the most probable class need not be the one that predict tells: sigmoids come of machines of other samples"
 REASONS: dict[tuple[str, str], str] = {
     **{(name, check): SCALE for name in ("SVC", "NuSVC", "SVR", "NuSVR", "OneClassSVM") for check in (DENSE, SPARSE)},
-    **{(name, check): SCALE for name in ("SVCPath", "NystroemSVC") for check in (DENSE, SPARSE)},
+    **{("SVCPath", check): SCALE for check in (DENSE, SPARSE)},
     **{(name, check): TOL for name in ("LinearSVC", "CoresetSVC") for check in (DENSE, SPARSE)},
     **{("SBPClassifier", check): DRAWS for check in (DENSE, SPARSE)},
     **{

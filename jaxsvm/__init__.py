@@ -76,7 +76,7 @@ _NAMES = {
 """What is imported where it is first asked for, with optax and SciPy: a third of the time that `import jaxsvm` adds to
 jax's own."""
 _ROOMS = {
-    "estimators": ("SVC", "SVR", "CoresetSVC", "LinearSVC", "NuSVC", "NuSVR", "NystroemSVC", "OneClassSVM",
+    "estimators": ("SVC", "SVR", "CoresetSVC", "LinearSVC", "NuSVC", "NuSVR", "OneClassSVM",
                    "PegasosClassifier", "SBPClassifier", "SVCPath"),
     "kernels": kernels.__all__, "datasets": datasets.__all__, "screening": screening.__all__,
 }  # fmt: skip

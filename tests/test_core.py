@@ -284,7 +284,7 @@ RUN = {
     "a measured coreset": lambda d: jaxsvm.coresets.evaluate(
         jaxsvm.coresets.coreset(points(d), signs(d), 1.0, 20), (points(d), signs(d))
     ).worst,
-    "sensitivities": lambda d: jaxsvm.coresets.exact_sensitivity(points(d), signs(d), 1.0, index=[0]),
+    "sensitivities": lambda d: jaxsvm.coresets.sensitivity(points(d), signs(d), 1.0),
     "a stream": lambda d: STREAM.finalize(STREAM.update(STREAM.init(), points(d), signs(d))).weight,
     "dynamic": lambda d: jaxsvm.coresets.DynamicCoreset(1.0, 20).insert(points(d), signs(d)),
     "a join": lambda d: jaxsvm.relational.fit(joined(), C=1e-2, scale="standard").coef,
@@ -298,13 +298,12 @@ RUN = {
     "NuSVR": scored(E.NuSVR(), lambda d: points(d)[:, 0]),
     "one class": lambda d: E.OneClassSVM(nu=0.3).fit(points(d)).score_samples(points(d)),
     "SVCPath": scored(E.SVCPath(Cs=[1.0, 10.0], cv=2)),
-    "NystroemSVC": scored(E.NystroemSVC()),
     "PegasosClassifier": scored(E.PegasosClassifier()),
     "SBPClassifier": scored(E.SBPClassifier()),
     **{rule: screened_by(rule) for rule in ("ball_test_2", "intersection_test", "dvi", "gap_safe")},
 }  # fmt: skip
 """Other tests know what these return. Here each runs under the flags, and returns numbers."""
-LONGER = {"a measured coreset", "tune", "landmarks", "random features", "sensitivities", "NystroemSVC", "sampled",
+LONGER = {"a measured coreset", "tune", "landmarks", "random features", "sensitivities", "sampled",
           "a join as a design", "polished", "water and a bias", "dynamic"}  # fmt: skip
 
 

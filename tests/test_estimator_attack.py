@@ -79,7 +79,6 @@ def test_points_far_from_the_origin_keep_their_distances(offset):
         (X, Y, np.where(Y, 1.0, 0.0), {}, "belong to the same class"),
         (X, Y, np.full(N, np.nan), {}, "sample_weight contains NaN"),
         (X, Y, None, {"class_weight": {0: 1, 7: 2}}, "not in class_weight"),
-        (X, Y, None, {"C": np.inf, "loss": "squared_hinge"}, "only the hinge has a hard margin"),
         (X, Y, None, {"kernel": "poly", "coef0": -1.0}, "coef0 >= 0"),
     ],
 )

@@ -31,7 +31,6 @@ ALL = {
     "SBPClassifier": estimators.SBPClassifier(steps=200),
     "PegasosClassifier": estimators.PegasosClassifier(alpha=1e-3, batch=16, passes=200),
     "CoresetSVC": estimators.CoresetSVC(),
-    "NystroemSVC": estimators.NystroemSVC(n_components=30),
 }
 
 SCALE_AND_TOL = (
@@ -55,7 +54,6 @@ REASONS = {
             "NuSVR",
             "OneClassSVM",
             "SVCPath",
-            "NystroemSVC",
         ),
         SCALE_AND_TOL,
     ),
@@ -95,14 +93,11 @@ def test_scikit_learns_checks_pass(name):
         pytest.param(estimators.SVC(gamma=0.1, tol=1e-10, loss="squared_hinge"), marks=pytest.mark.slow),
         pytest.param(estimators.LinearSVC(loss="hinge", tol=1e-10), marks=pytest.mark.slow),
         pytest.param(estimators.CoresetSVC(tol=1e-10), marks=pytest.mark.slow),
-        pytest.param(estimators.NystroemSVC(gamma=0.1, tol=1e-10), marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_weights_are_repeated_samples_where_gamma_is_given_and_tol_is_tight(check, estimator):
     """What `SCALE_AND_TOL` and `TOL` say is all there is to it."""
-    if isinstance(estimator, estimators.NystroemSVC) and check is EQUIVALENCE[1]:
-        pytest.skip("NystroemSVC takes no sparse points")
     check(type(estimator).__name__, estimator)
 
 

@@ -96,7 +96,6 @@ CLASSIFIERS = [
     estimators.SBPClassifier(steps=10),
     estimators.PegasosClassifier(passes=3),
     estimators.CoresetSVC(),
-    estimators.NystroemSVC(n_components=5),
 ]
 
 
@@ -228,11 +227,12 @@ def test_an_infinite_c_is_the_hard_margin(kernel):
 
 
 @pytest.mark.thorough
-def test_an_infinite_c_without_a_hard_margin_warns():
-    with pytest.warns(ConvergenceWarning, match="C is infinite, and a coefficient reaches the bound"):
-        assert estimators.SVC(C=np.inf).fit(np.vstack([X, X]), np.append(Y, 1 - Y)).fit_status_ == 1
-    with pytest.warns(ConvergenceWarning, match="C is infinite"):
-        estimators.SVR(C=np.inf, kernel="linear").fit(X, X[:, 0] ** 2)
+def test_an_infinite_c_is_a_very_large_one():
+    for kind, target in ((estimators.SVC, THREE), (estimators.SVR, X[:, 0] ** 2)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # either may be as good as rounding allows
+            endless, large = (kind(C=C, kernel="linear", max_iter=2000).fit(X, target) for C in (np.inf, 1e10))
+        np.testing.assert_array_equal(endless.dual_coef_, large.dual_coef_)
 
 
 def test_a_cap_on_steps_is_told_in_libsvms_words():

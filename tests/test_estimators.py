@@ -264,19 +264,6 @@ def test_coupled_probabilities_and_sigmoids_are_the_best_there_are():
     np.testing.assert_allclose(found, minimize(loss, [0.0, 0.0]).x, atol=1e-3)
 
 
-def test_a_dag_of_pairs_tells_what_its_pairs_tell():
-    """Against a walk along the list, class by class; where all pairs agree it is what votes tell."""
-    fitted = estimators.SVC(multi_class="ddag").fit(X[:, :2], Y)
-    decisions = fitted.set_params(decision_function_shape="ovo").decision_function(X[:, :2])
-    column = {(0, 1): 0, (0, 2): 1, (1, 2): 2}
-    for row, told in zip(decisions, fitted.predict(X[:, :2]), strict=True):
-        left = [0, 1, 2]
-        while len(left) > 1:
-            left.pop(-1 if row[column[left[0], left[-1]]] > 0 else 0)
-        assert told == left[0]
-    assert (fitted.predict(X[:, :2]) == estimators.SVC().fit(X[:, :2], Y).predict(X[:, :2])).mean() > 0.99
-
-
 def test_a_stream_is_learned_in_parts_of_any_length():
     points = StandardScaler().fit_transform(X)
     stream = estimators.PegasosClassifier(alpha=1e-3, batch=32)

@@ -11,7 +11,7 @@ from jaxsvm.errors import require_package
 require_package("sklearn", "jaxsvm.estimators")
 
 from jaxsvm.estimators.classifier import SVC, NuSVC
-from jaxsvm.estimators.linear import CoresetSVC, LinearSVC, NystroemSVC
+from jaxsvm.estimators.linear import CoresetSVC, LinearSVC
 from jaxsvm.estimators.path import SVCPath
 from jaxsvm.estimators.regression import SVR, NuSVR, OneClassSVM
 from jaxsvm.estimators.stochastic import PegasosClassifier, SBPClassifier
@@ -23,7 +23,6 @@ __all__ = [
     "LinearSVC",
     "NuSVC",
     "NuSVR",
-    "NystroemSVC",
     "OneClassSVM",
     "PegasosClassifier",
     "SBPClassifier",

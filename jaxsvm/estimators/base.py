@@ -241,7 +241,9 @@ class LinearEstimator(LinearClassifierMixin, JaxsvmEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating
-    def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike | SparseRows, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Train on labelled samples, each class against the rest; return the estimator.
 
         Args:
@@ -275,11 +277,6 @@ def report(estimator: Any, solved: Sequence[Solved], cause: str = "") -> None:
         solved = [solution for solution in solved if solution.status != Status.MAX_STEPS]
     statuses = {solution.status for solution in solved}
     estimator.fit_status_ = int(any(status != Status.CONVERGED for status in statuses))
-    if not cause and Status.INFEASIBLE in statuses and np.isinf(getattr(estimator, "C", 1.0)):
-        cause = (
-            "C is infinite, and a coefficient reaches the bound of C = 1e10: no function without errors was found. "
-            "Take a finite C, or scale the data."
-        )
     warn_of(estimator, "problem(s)", solved, cause)
 
 

@@ -15,7 +15,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _ovr_decision_function
 from sklearn.utils.validation import check_is_fitted
 
-from jaxsvm.errors import InputError
 from jaxsvm.estimators import probability as probabilities
 from jaxsvm.estimators.base import KernelEstimator, LibsvmEstimator, warn_of
 from jaxsvm.estimators.kernel_values import Samples, samples
@@ -28,8 +27,6 @@ from jaxsvm.estimators.machines import (
     coefficients,
     decisions,
     first_at_bounds,
-    hard_margin,
-    last_of_dag,
     pairs,
     require_storable,
     solve,
@@ -122,23 +119,13 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
     def _machines(self, classes: list[slice], weight: np.ndarray) -> list[Machine]:
         sizes, C = [part.stop - part.start for part in classes], getattr(self, "C", 1.0)  # some have none
-        if np.isinf(C) and self.loss != "hinge":
-            raise InputError(
-                f"C is infinite, with loss={self.loss!r}: only the hinge has a hard margin; name a finite C."
-            )
         upper = costs(C, weight * np.repeat(self.class_weight_, sizes))
         return (pairs if self._by_pairs else against_rest)(classes, upper)
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         """Train the machines; a class without samples of positive weight is never predicted."""
         ready = [machine for machine in machines if len(np.unique(machine.signs)) == 2]
-        progress = Progress(self, len(ready))
-
-        def hard(machine: Machine) -> Solved:
-            return hard_margin(lambda C: train(self, data, [machine], progress, C)[0], machine.upper)
-
-        endless = np.isinf(getattr(self, "C", 1.0))
-        solved = map(hard, ready) if endless else iter(train(self, data, ready, progress) if ready else [])
+        solved = iter(train(self, data, ready, Progress(self, len(ready))) if ready else [])
         return [next(solved) if len(np.unique(machine.signs)) == 2 else undecided(machine) for machine in machines]
 
     def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[tuple[float, float]]:
@@ -206,8 +193,6 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         k = len(self.classes_)
         if k == 2:
             codes = is_positive(self._decisions(X)[:, 0]).astype(int)  # 0 is of the second class, as in LIBSVM
-        elif self.multi_class == "ddag":
-            codes = last_of_dag(self._decisions(X), k)
         elif not self._by_pairs or self.break_ties:
             codes = self.decision_function(X).argmax(axis=1)
         else:
@@ -240,8 +225,8 @@ class SVC(KernelClassifier, LibsvmEstimator):
     two classes comes with a duality gap (`certificate_`).
 
     Args:
-        C: The cost of a unit of slack, > 0; times class and sample weights. Infinite, with the hinge, is the hard
-            margin: the solution of every C above some value; if there is none up to 1e10, a ConvergenceWarning.
+        C: The cost of a unit of slack, > 0; times class and sample weights. Infinite is 1e10: a hard margin, where no
+            coefficient of the hinge reaches that.
         kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
             returns their kernel matrix, as in scikit-learn; or a kernel of `jaxsvm.kernels`.
         degree: The degree of "poly", >= 1.
@@ -249,9 +234,7 @@ class SVC(KernelClassifier, LibsvmEstimator):
         coef0: The constant of "poly" (>= 0) and "sigmoid".
         loss: "hinge", or "squared_hinge" (`C_i max(0, 1 - y_i f)^2`, as in scikit-learn's `LinearSVC`).
         bias: "free" (LIBSVM's), "regularized" (one more feature of value 1) or "none".
-        multi_class: "ovo" (all pairs of classes, which vote, LIBSVM's), "ddag" (all pairs, of which k - 1 decide about
-            a point: each rules out a class; Platt, Cristianini and Shawe-Taylor 2000) or "ovr" (each class against the
-            rest).
+        multi_class: "ovo" (all pairs of classes, which vote, LIBSVM's) or "ovr" (each class against the rest).
         shrinking: Accepted for compatibility with scikit-learn; no effect.
         probability: Whether to fit sigmoids for `predict_proba`, by five-fold cross-validation.
         tol: The relative duality gap to certify for each machine, and LIBSVM's largest violation, > 0.

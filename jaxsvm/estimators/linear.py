@@ -1,54 +1,33 @@
-"""Classify linearly: `LinearSVC`, `NystroemSVC` (by features of a kernel), `CoresetSVC` (by few weighted samples)."""
+"""Classify linearly: `LinearSVC`, and `CoresetSVC` (by few weighted samples)."""
 
 from __future__ import annotations
 
 import dataclasses
 from numbers import Integral
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike
-from sklearn.base import _fit_context
 from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted
 
 from jaxsvm.coresets import coreset
-from jaxsvm.datasets.labels import array_of
-from jaxsvm.datasets.scaling import Scaling
-from jaxsvm.designs.contract import Design
-from jaxsvm.designs.features import applied
-from jaxsvm.designs.fit import fit as fit_rows
-from jaxsvm.errors import InputError
 from jaxsvm.estimators.base import LinearEstimator
-from jaxsvm.estimators.kernel_values import kernel_values, padded_rows
+from jaxsvm.estimators.kernel_values import padded_rows
 from jaxsvm.estimators.machines import Progress, one_thread, weighted_problem
-from jaxsvm.estimators.validation import (
-    POSITIVE,
-    ClassWeight,
-    EstimatorKernel,
-    Gamma,
-    Seed,
-    checked,
-    require_finite_decisions,
-    signs_against_rest,
-)
+from jaxsvm.estimators.validation import POSITIVE, ClassWeight, Seed, signs_against_rest
 from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.kernels import Kernel, Linear
-from jaxsvm.loop.interruption import estimating, until_halt
+from jaxsvm.kernels import Linear
+from jaxsvm.loop.interruption import until_halt
 from jaxsvm.loop.many import Solved, solve_by_driver
 from jaxsvm.numerics.hinge_program import minimum_by_products
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import rounding
 from jaxsvm.numerics.sizes import size_class
-from jaxsvm.points.rows import SparseRows
-from jaxsvm.results.fit import Certificate, Status
+from jaxsvm.results.fit import Status
 from jaxsvm.results.judge import judged
-from jaxsvm.runtime.arrays import transfers
 from jaxsvm.solvers.contract import Solver
 
 
@@ -100,68 +79,11 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
     random_state: Seed | None = None
     max_iter: int = 1000
     solver: Solver | None = None
-    _features = ()
     _limits: ClassVar[dict[str, Any]] = {
         "C": POSITIVE,
         "multi_class": [StrOptions({"ovr"})],
         "max_iter": [Interval(Integral, 0, None, closed="left")],
     }
-
-    @_fit_context(prefer_skip_nested_validation=True)
-    @estimating
-    def fit(
-        self,
-        X: ArrayLike | SparseRows | Design,  # noqa: N803
-        y: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> "LinearSVC":
-        """Train on labelled samples; return the estimator.
-
-        Args:
-            X: Points, `(n, d)`, dense, a frame, or sparse; or rows that lie anywhere, a design of `jaxsvm.designs`.
-            y: Labels, `(n,)`, of two classes or more; None with a design, which has them.
-            sample_weight: Factors of C, `(n,)`, not negative; 0 leaves a sample out. None with a design.
-        """
-        if hasattr(X, "total") and hasattr(X, "chosen"):
-            return self._fit_rows(cast(Design, X), y, sample_weight)
-        self._features = ()
-        labelled: Any = X, y, sample_weight
-        return super().fit(*labelled)
-
-    def _fit_rows(self, rows: Design, y: Any, sample_weight: Any) -> "LinearSVC":
-        """Train on the rows of a design, in passes over them; `n_iter_` is their number."""
-        options = {"y": y, "sample_weight": sample_weight, "class_weight": self.class_weight, "solver": self.solver}
-        options |= {"kernel": getattr(self, "kernel", None)}  # of a NystroemSVC, whose points are in memory
-        given = [f"{name} is given" for name, value in options.items() if value is not None]
-        given += [f"intercept_scaling is {self.intercept_scaling!r}"] if self.intercept_scaling != 1 else []
-        if given or rows.classes is None:
-            raise InputError(
-                f"X is a design, and {given[0] if given else 'has targets of regression'}: a design has labels and "
-                "weights of its own, and its constant is scaled by 1."
-            )
-        bias, squared = "regularized" if self.fit_intercept else "none", self.loss == "squared_hinge"
-        # The loss of designs is half of the squared hinge.
-        fitted = fit_rows(rows, self.C * (2 if squared else 1), loss=self.loss, bias=bias, tol=self.tol)
-        if all(isinstance(map, Scaling) for map in fitted.features):
-            fitted = fitted.unscaled()
-        self.classes_, self._features = array_of(rows.classes), fitted.features
-        self.coef_, self.intercept_ = np.atleast_2d(fitted.coef), np.atleast_1d(fitted.intercept)
-        self.n_features_in_, self.n_iter_ = rows.d, fitted.passes
-        vars(self).pop("feature_names_in_", None)  # of a frame before
-        parts: Any = [np.atleast_1d(part) for part in fitted.certificate]
-        self.certificate_ = Certificate(*parts)
-        self._statuses = tuple(Status(int(code)) for code in np.ravel(fitted.status.code))
-        self.fit_status_ = int(set(self._statuses) != {Status.CONVERGED})
-        return self
-
-    @transfers
-    def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
-        """Return decision values, `(m,)` for two classes, positive for the second; else `(m, k)`.
-
-        Args:
-            X: Points, `(m, d)`, dense, a frame, or sparse; after rows with features, with the columns of the rows.
-        """
-        return super().decision_function(applied(self._features, X) if self._features else X)
 
     def _trained(self, X: Any, codes: np.ndarray, weight: np.ndarray) -> tuple[list[Solved], np.ndarray, np.ndarray]:
         """Return the solutions, weights and biases of each class against the rest."""
@@ -217,59 +139,6 @@ def padded_columns(x: np.ndarray) -> np.ndarray:
     """
     n, d = x.shape
     return np.pad(x, ((0, 0), (0, -d % 8 if n * d * d <= 10**9 else 0)))
-
-
-@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class NystroemSVC(LinearSVC):
-    """Kernel classification of many samples: a `LinearSVC` on features that approximate the kernel.
-
-    The features are Nystroem's, of landmarks chosen by pivoted Cholesky (`jaxsvm.gram(rank=)`), or random Fourier
-    features. The certificate is that of the problem with these features. Points are dense.
-
-    Args:
-        n_components: The number of features, >= 1; at most that of samples for "nystroem".
-        kernel: "rbf", "laplacian", "poly", "sigmoid", or a kernel of `jaxsvm.kernels`.
-        method: "nystroem" or "fourier" (for "rbf" and "laplacian").
-        landmarks: "pivoted" or "random".
-        random_state: The seed of landmarks and frequencies.
-
-    Attributes:
-        coef_: Weights of the features, `(1, r)` or `(k, r)`.
-
-    Parameters of the kernel are those of `SVC`; all others, and other attributes, those of `LinearSVC`.
-    """
-
-    n_components: int = 100
-    kernel: EstimatorKernel = "rbf"
-    gamma: Gamma = "scale"
-    degree: int = 3
-    coef0: float = 0.0
-    method: str = "nystroem"
-    landmarks: str = "pivoted"
-    _sparse = False
-    _limits: ClassVar[dict[str, Any]] = {
-        **LinearSVC._limits,
-        "kernel": [StrOptions({"rbf", "laplacian", "poly", "sigmoid"}), Kernel],
-    }
-
-    def _trained(self, X: Any, codes: np.ndarray, weight: np.ndarray) -> tuple[list[Solved], np.ndarray, np.ndarray]:
-        """Choose features, and train on them."""
-        kernel = kernel_values(self.kernel, self.gamma, self.coef0, self.degree, X).kernel
-        key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        present = X[weight > 0]  # an absent sample cannot be a landmark
-        rank = min(self.n_components, len(present)) if self.method == "nystroem" else self.n_components
-        with jax.enable_x64(True):
-            operator = gram_of(kernel, present, rank=rank, method=self.method, landmarks=self.landmarks, key=key)
-            self._features = (jax.tree.map(np.asarray, operator.expansion(np.zeros(len(present)))[0]),)
-        return super()._trained(applied(self._features, X), codes, weight)
-
-    @transfers
-    def decision_function(self, X: ArrayLike | SparseRows) -> np.ndarray:
-        """Return decision values of points `(m, d)`: `(m,)` for two classes, positive for the second, else `(m, k)`."""
-        check_is_fitted(self)
-        features = applied(self._features, checked(self, X, accept_sparse=False, reset=False))
-        values = require_finite_decisions(safe_sparse_dot(features, self.coef_.T, dense_output=True) + self.intercept_)
-        return values if values.shape[1] > 1 else values[:, 0]
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

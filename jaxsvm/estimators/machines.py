@@ -74,35 +74,8 @@ def first_at_bounds(budget: float, upper: np.ndarray) -> np.ndarray:
     return np.clip(budget - np.append(0, np.cumsum(upper)[:-1]), 0, upper)
 
 
-def hard_margin(solve: Callable[[float], Solved], upper: np.ndarray) -> Solved:
-    """Solve at an infinite C: the solution at a finite C whose bounds no coefficient reaches is that of every larger C.
-
-    The largest such C whose solution is certified is taken: at a very large C, slack of the size of a rounding error
-    costs more than the rest of the objective. The certificate is of that C; the status is INFEASIBLE if a coefficient
-    reaches the bound of the largest value, 1e10. `upper` are the bounds at C = 1, `(n,)`.
-    """
-    best: Any = None
-    for C in (1e10, 1e8, 1e6, 1e4):
-        result = solve(C)
-        if result.status == Status.INTERRUPTED:
-            return result if best is None else best._replace(status=result.status)
-        if (np.abs(result.dual_coef) >= 0.999 * C * upper)[upper > 0].any():
-            return result._replace(status=Status.INFEASIBLE) if best is None else best
-        if best is None or result.certificate.relative_gap < best.certificate.relative_gap:
-            best = result
-        if result.status == Status.CONVERGED:
-            break
-    return best
-
-
-def train(
-    estimator: Any,
-    data: Samples,
-    machines: Sequence[Machine],
-    progress: "Progress",
-    C: float = 1.0,  # noqa: N803
-) -> list[Solved]:
-    """Train an estimator's machines of two classes, with C times their costs.
+def train(estimator: Any, data: Samples, machines: Sequence[Machine], progress: "Progress") -> list[Solved]:
+    """Train an estimator's machines of two classes.
 
     The squared hinge costs `C_i max(0, 1 - y f)^2`, as in scikit-learn's `LinearSVC`. A named solver has its own
     tolerance. KeyboardInterrupt is raised if Ctrl-C came, or time was up, before the last began.
@@ -114,7 +87,7 @@ def train(
 
     def solve_one(machine: Machine) -> Solved:
         stop.check()
-        y, upper, callback = machine.signs, C * machine.upper, progress.callback
+        y, upper, callback = machine.signs, machine.upper, progress.callback
         if by_one_program and machine.n <= LARGEST_PADDED:
             problem = hinge_data(y, upper, bias)
             return progress.ended(solve(data, machine.parts, problem, tol, estimator.max_iter, callback))
@@ -267,18 +240,6 @@ def one_thread() -> Any:
 _blas = functools.cache(ThreadpoolController)  # finding the libraries takes milliseconds
 
 
-def last_of_dag(decisions: np.ndarray, k: int) -> np.ndarray:
-    """Return the class `(m,)` that is left when k - 1 decisions of pairs each remove the first or last of a list."""
-    rows = np.arange(len(decisions))
-    place = np.zeros((k, k), int)
-    place[np.triu_indices(k, 1)] = np.arange(k * (k - 1) // 2)
-    first, last = np.zeros(len(rows), int), np.full(len(rows), k - 1)
-    for _ in range(k - 1):
-        for_first = decisions[rows, place[first, last]] > 0
-        first, last = np.where(for_first, first, first + 1), np.where(for_first, last - 1, last)
-    return first
-
-
 class Progress:
     """Print the problems that have ended, their largest gap and their steps: once a second, and after the last."""
 
@@ -293,7 +254,6 @@ class Progress:
         """Note a problem that has ended; return it."""
         if self.verbose:
             self.solved.append(solved)
-            self.problems = max(self.problems, len(self.solved))  # a hard margin may take several
             self._print(np.max([one.certificate.relative_gap for one in self.solved]), 0)
         return solved
 

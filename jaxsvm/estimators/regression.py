@@ -16,7 +16,6 @@ from jaxsvm.estimators.machines import (
     MOST_VARIABLES,
     Progress,
     first_at_bounds,
-    hard_margin,
     require_storable,
     solve,
 )
@@ -98,7 +97,7 @@ class SVR(Regressor):
 
     Args:
         tol: The relative duality gap, and LIBSVM's largest violation (in units of y), > 0.
-        C: The cost of a unit of error outside the tube, > 0; infinite: a tube that holds all samples.
+        C: The cost of a unit of error outside the tube, > 0; infinite is 1e10.
         epsilon: Half the width of the tube, in units of y, >= 0.
 
     The other parameters are those of `SVC`.
@@ -119,13 +118,7 @@ class SVR(Regressor):
 
     def _solve(self, data: Samples, target: np.ndarray, weight: np.ndarray, progress: Progress) -> Solved:
         """Return the solution of 2 n variables: those above the tube first."""
-        upper = costs(self.C, weight)
-        if np.isinf(self.C):
-            return hard_margin(lambda C: self._solve_at(data, target, C * upper, progress), np.tile(upper, 2))
-        return self._solve_at(data, target, upper, progress)
-
-    def _solve_at(self, data: Samples, target: np.ndarray, upper: np.ndarray, progress: Progress) -> Solved:
-        n = len(target)
+        n, upper = len(target), costs(self.C, weight)
         if np.ptp(target) <= 2 * self.epsilon:  # exactly 0: a solver has its last digits wrong
             return constant_solution(2 * n, 0.0)
         if 2 * n > LARGEST_PADDED:

@@ -46,13 +46,10 @@ LIMITS: dict[str, list[Any]] = {
     "gamma": [StrOptions({"scale", "auto"}), *NOT_NEGATIVE],
     "intercept_scaling": POSITIVE,
     "kernel": [StrOptions({"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}), callable],
-    "landmarks": [StrOptions({"pivoted", "random"})],
     "loss": [StrOptions({"hinge", "squared_hinge"})],
     "m": [Interval(Integral, 2, None, closed="left")],
     "max_iter": [Interval(Integral, -1, None, closed="left")],
-    "method": [StrOptions({"nystroem", "fourier"})],
-    "multi_class": [StrOptions({"ovo", "ddag", "ovr"})],
-    "n_components": COUNT,
+    "multi_class": [StrOptions({"ovo", "ovr"})],
     "nu": SHARE,
     "one_standard_error": ["boolean"],
     "passes": [StrOptions({"auto"}), *COUNT],
@@ -105,6 +102,11 @@ def labelled(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any)
 
     Returns points, the class of each sample, `(n,)`, and weights of samples times factors of their classes, `(n,)`.
     """
+    if y is None and hasattr(X, "chosen"):
+        raise InputError(
+            "X is a design: `jaxsvm.designs.fit(X, C, loss=...)` fits rows wherever they lie, and predicts (squares "
+            "of hinges count half there: 2 C)."
+        )
     X, y = checked(estimator, X, y, **options)
     estimator.classes_, codes = classes_of(y)
     weight = weights_of(estimator, X, y, sample_weight)
@@ -185,8 +187,8 @@ def require_classes(codes: np.ndarray, weight: np.ndarray, classes: np.ndarray, 
 
 
 def costs(C: float, weight: np.ndarray) -> np.ndarray:
-    """Return costs `C_i` of samples, `(n,)`: C times weights; 1 if C is infinite, for `hard_margin` to multiply."""
-    return np.where(weight > 0, 1.0, 0.0) if np.isinf(C) else C * weight
+    """Return costs `C_i` of samples, `(n,)`: C times weights, where an infinite C is 1e10."""
+    return (1e10 if np.isinf(C) else C) * weight
 
 
 def require_finite_decisions(values: np.ndarray) -> np.ndarray:
