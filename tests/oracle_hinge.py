@@ -214,6 +214,44 @@ def _on_free(Q, q, upper, c, e, free, high, b):
     return a, (b if c is None else float(found[m]))
 
 
+def sensitivities(x, y, C, u, scaled=False) -> np.ndarray:
+    """Sensitivities of the linear hinge with a free bias, from below, to 1e-6, by Dinkelbach's levels.
+
+    At a level tau below that of p, ``u_p f(p) - tau F`` has a positive maximum, where the hinge of p is linear:
+    ``min (tau - rho) |w|^2 / 2 + (1 - tau) C u_p y_p f(x_p) + tau C sum_{q != p} u_q h_q`` with ``rho = u_p / U`` or 0.
+    """
+    x = x - u @ x / u.sum()
+    Z = y[:, None] * x
+    first, b, *_ = _interior_point(Z @ Z.T, np.ones(len(y)), C * u, y, 0.0)
+    best = Z.T @ first, b
+
+    def of_point(p):
+        rho, others = u[p] / u.sum() if scaled else 0.0, np.arange(len(y)) != p
+
+        def ratio(w, b):
+            h = np.maximum(0, 1 - y * (x @ w + b))
+            whole = w @ w / 2 + C * u @ h
+            return (rho * w @ w / 2 + C * u[p] * h[p]) / whole if whole > 0 else 0.0
+
+        def after(tau):
+            scale, rest = max(tau - rho, 1e-12), Z[others]
+            along = (1 - tau) * C * u[p] * y[p] / scale
+            q, upper = 1 + along * (rest @ x[p]), (tau * C * u / scale)[others]
+            a, b, *_ = _interior_point(rest @ rest.T, q, upper, y[others], along)
+            return ratio(rest.T @ a - along * x[p], b)
+
+        least = u[p] / u[y == y[p]].sum()
+        level = max(1.005 * least, ratio(*best))  # at the least level the maximum is 0
+        if level >= 1:
+            return 1.0
+        tau = max(after(level), least, ratio(*best))
+        while level * (1 + 1e-7) < tau < 1:
+            level, tau = tau, max(after(tau), tau)
+        return min(tau, 1.0)
+
+    return np.array([of_point(p) if u[p] > 0 else 0.0 for p in range(len(y))])
+
+
 def solve_meb(K) -> tuple[np.ndarray, float]:
     """Weights and squared radius of the minimum enclosing ball of the feature points of a positive semidefinite ``K``.
 

@@ -26,8 +26,6 @@ def test_a_dynamic_coreset_follows_its_data_at_the_price_of_a_path():
     assert len(tree) == 700 and len(small) == 24
     before, height = tree.reduces, 6
     tree.delete(names[5])
-    tree.relabel(names[5 + 1], 1)
-    tree.reweight(names[7], 3.0)
     tree.coreset()
     assert tree.reduces - before <= height
     before = tree.reduces
@@ -47,8 +45,9 @@ def test_deleted_points_are_gone_and_others_are_what_counts():
     tree.coreset()
     tree.delete(far)
     tree.delete(names[:100])
-    tree.relabel(names[100:110], -y[100:110])
-    tree.reweight(names[110:120], 5.0)
+    tree.delete(names[100:120])
+    weight = np.repeat([1.0, 5.0], 10)
+    tree.insert(x[100:120], np.append(-y[100:110], y[110:120]), weight)
     small = tree.coreset()
     assert small.x.max() < 10 and small.info["n"] == 200
     y = y.copy()
@@ -73,9 +72,8 @@ def test_changes_of_points_that_are_none_are_refused():
     dynamic = coresets.DynamicCoreset(1.0, 24)
     ids = dynamic.insert(x, y)
     wrong = [
-        lambda: dynamic.relabel(ids[:4], [1, -1, 1]), lambda: dynamic.reweight(ids[:4], [1.0, 2.0]),
-        lambda: dynamic.relabel(ids[:1], ["a"]), lambda: dynamic.delete([True]), lambda: dynamic.delete([0.0]),
-        lambda: dynamic.delete([ids[:2]]), lambda: dynamic.delete(["0"]), lambda: dynamic.delete([99]),
+        lambda: dynamic.delete([True]), lambda: dynamic.delete([0.0]), lambda: dynamic.delete([ids[:2]]),
+        lambda: dynamic.delete(["0"]), lambda: dynamic.delete([99]),
     ]  # fmt: skip
     for change in wrong:
         with pytest.raises(InputError):

@@ -8,8 +8,8 @@ They serve data that do not fit into memory, come as a stream, change, or lie on
 one linear SVM in memory, train on all of the data: that is as fast as making the coreset.
 """
 
-from jaxsvm.coresets.bounds import exact_sensitivity, sensitivity
-from jaxsvm.coresets.construction import coreset, kernel_coreset
+from jaxsvm.coresets.bounds import sensitivity
+from jaxsvm.coresets.construction import coreset
 from jaxsvm.coresets.dynamic import DynamicCoreset
 from jaxsvm.coresets.rows import of_rows
 from jaxsvm.coresets.sampling import sample_size
@@ -24,8 +24,6 @@ __all__ = [
     "StreamState",
     "coreset",
     "evaluate",
-    "exact_sensitivity",
-    "kernel_coreset",
     "load_coreset",
     "of_rows",
     "sample_size",

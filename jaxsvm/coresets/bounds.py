@@ -1,4 +1,4 @@
-"""Sensitivities, the largest share that a point can have of the objective: bounds from above, and exact values.
+"""Sensitivities, the largest share that a point can have of the objective: bounds from above.
 
 The sensitivity of a point is the supremum over all `(w, b)` of `u f(p; w, b) / F(P; w, b)`, with
 `F = 1/2 |w|^2 + C sum u h` and the point's own cost `f = |w|^2 / 2U + C h` (`regulariser="scaled"`, the paper's) or
@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.sampling import hinges, independent, objectives
+from jaxsvm.coresets.sampling import independent
 from jaxsvm.coresets.summary import as_data, as_key, centred, padded, room_for
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike
@@ -116,7 +116,7 @@ def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int, w: F
 
 
 BOUNDS = ("dir", "tight", "fixed", "printed")
-REGULARISERS = ("pinned", "scaled", "normalised")
+REGULARISERS = ("pinned", "scaled")
 
 
 @transfers
@@ -223,84 +223,6 @@ def _directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot)
     root = jnp.sqrt(eta**2 + 2 * o * D**2)
     below = jnp.maximum(root - eta, jnp.finfo(o.dtype).tiny)
     return jnp.where(eta < 0, D**2 / below, (eta + root) / (2 * o))
-
-
-@transfers
-def exact_sensitivity(
-    x: PointsLike, y: ArrayLike, C: float, sample_weight: ArrayLike | None = None, *, regulariser: str = "pinned",
-    index: ArrayLike | None = None,
-) -> np.ndarray:  # fmt: skip
-    """Return the sensitivities of some points, `(k,)` float64: from below, with a relative error of 1e-6.
-
-    An oracle for tests and small data, O(n^2 d^2) for all points. For a level tau below the sensitivity the concave
-    function `u f(p) - tau F` has a positive maximum (Dinkelbach 1967). Where the hinge of p is positive it is linear,
-    and the maximum that of a weighted SVM with a linear term,
-
-        min  1/2 (tau - rho) |w|^2 + (1 - tau) C u_p y_p f(x_p) + tau C sum_{q != p} u_q h_q,    rho = u_p / U or 0.
-
-    The ratio at its solution is the next tau: five or six programmes a point, of quadratic convergence.
-
-    Args:
-        x: Points, `(n, d)`.
-        y: Signs in {-1, +1}, `(n,)`.
-        C: The factor of the loss, positive.
-        sample_weight: Weights, `(n,)`, not negative.
-        regulariser: "pinned" or "scaled": whether a point's cost has its share of `1/2 |w|^2`.
-        index: Which points, `(k,)`, negative ones from the end; None: all.
-
-    Raises:
-        InputError: If an argument cannot be used.
-    """
-    require_one_of("regulariser", regulariser, ("pinned", "scaled"))
-    require_positive("C", C)
-    x, y, u = as_data(x, y, sample_weight)
-    points = np.arange(len(y)) if index is None else _places(index, len(y))
-    with jax.enable_x64(True):
-        return np.asarray(_exact(x, y, u, float(C), points, regulariser == "scaled"))
-
-
-def _places(index: ArrayLike, n: int) -> np.ndarray:
-    places = np.asarray(index)
-    if places.ndim != 1 or places.dtype.kind not in "iu" or not ((places >= -n) & (places < n)).all():
-        raise InputError(f"index is {index!r}: a list of whole numbers from {-n} to {n - 1} is needed.")
-    return places.astype(np.int64) % n
-
-
-@partial(jax.jit, static_argnames="scaled")
-def _exact(x: Array, y: Array, u: Array, C: Any, points: Array, scaled: bool) -> Float[Array, " k"]:
-    x = centred(x, u)
-    at = solve(x, y, C * u, tol=1e-10)
-    best = jnp.append(at.w, at.b)
-    U = u.sum()
-
-    def of_point(p: Array) -> Array:
-        rho = u[p] / U if scaled else jnp.zeros_like(U)
-        of_class = jnp.where(y == y[p], u, 0).sum()
-
-        def ratio(v: Array) -> Array:
-            h = hinges(x, y, v[None])
-            own = rho * 0.5 * (v[:-1] @ v[:-1]) + C * u[p] * h[p, 0]
-            F = objectives(v[None], h, u, C)[0]
-            return jnp.where(jnp.isfinite(F) & (F > 0), own / F, 0)
-
-        def next_level(tau: Array) -> Array:
-            scale = jnp.maximum(tau - rho, 1e-12)
-            costs = jnp.where(jnp.arange(len(u)) == p, 0, tau * C * u / scale)
-            linear = (1 - tau) * C * u[p] * y[p] / scale * jnp.append(x[p], 1.0)
-            maximum = solve(x, y, costs, linear=linear, tol=1e-9)
-            return ratio(jnp.append(maximum.w, maximum.b))
-
-        least, known = u[p] / of_class, ratio(best)
-        start = jnp.maximum(1.005 * least, known)  # at the least level the maximum is 0
-
-        def going(levels: tuple[Array, Array]) -> Array:
-            return (levels[0] > levels[1] * (1 + 1e-7)) & (levels[0] < 1)
-
-        risen = jnp.maximum(next_level(start), jnp.maximum(least, known)), start
-        tau = lax.while_loop(going, lambda at: (jnp.maximum(next_level(at[0]), at[0]), at[0]), risen)[0]
-        return jnp.where(u[p] > 0, jnp.where(start < 1, jnp.minimum(tau, 1), 1), 0)
-
-    return lax.map(of_point, jnp.asarray(points))
 
 
 def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int, ...]:

@@ -37,8 +37,6 @@ from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, padded, require_costs, room_for
 from jaxsvm.errors import warn
-from jaxsvm.gram.build import gram
-from jaxsvm.kernels import Kernel, Linear
 from jaxsvm.numerics import selection
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers
@@ -95,7 +93,8 @@ def coreset(
     """Make a coreset of m points for the linear hinge SVM with a free bias, at C and every smaller C.
 
     Args:
-        x: Points, `(n, d)`: any array, SciPy sparse or CSR (made dense here).
+        x: Points, `(n, d)`: any array, SciPy sparse or CSR (made dense here). For a kernel machine its features, as
+            `jaxsvm.gram(kernel, points, rank=rank).design`: train it on `points[small.info["index"]]`.
         y: Signs in {-1, +1}, `(n,)`.
         C: The factor of the loss, positive (the paper's lambda): a coreset for C is one for every smaller C.
         m: Number of points, at least 2; ten times d is a good size. With "independent": draws, of which some coincide.
@@ -105,7 +104,7 @@ def coreset(
             the paper's, which the theory is about.
         bound: "dir", "tight", "fixed", or the paper's "printed", which is no bound.
         regulariser: The treatment of `1/2 |w|^2`: "pinned" keeps it; "scaled" (the paper's) multiplies it by V / U, the
-            weights' sums on coreset and data; "normalised" makes V = U.
+            weights' sums on coreset and data.
         clusters: Cells per class of the partition, or several for the least of several bounds.
 
     Returns:
@@ -129,8 +128,6 @@ def coreset(
     index, place = np.unique(drawn.rows[real], return_inverse=True)  # each point once, with its weights added
     weight = np.bincount(place, drawn.weight[real], len(index))
     U, V, change = float(u.sum()), float(weight.sum()), float(drawn.change)
-    if regulariser == "normalised":  # one more change of each weight
-        weight, change = weight * (U / V), change + abs(U / V - 1) * (1 + change)
     info: dict[str, Any] = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler}
     info |= {"bound": bound, "C": C * U / V if regulariser == "scaled" else float(C), "change": change}
     info |= {"total": float(drawn.total), "opt": float(drawn.dual), "gap": float(drawn.primal - drawn.dual)}
@@ -296,45 +293,3 @@ def choose(
 
 
 _construct = Program(construct, static_argnames="plan")
-
-
-@transfers
-def kernel_coreset(
-    kernel: Kernel, x: PointsLike, y: ArrayLike, C: float, m: int, key: Array | int = 0,
-    sample_weight: ArrayLike | None = None, *, rank: int = 128, sampler: str = "mixture", bound: str = "dir",
-    regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None,
-) -> Coreset:  # fmt: skip
-    """Make a coreset of m points for a kernel machine, by Nystroem features and the linear construction.
-
-    It is one for the machine on these features, which is the kernel's as far as the features are exact.
-
-    Args:
-        kernel: The kernel.
-        x: Points, `(n, d)`.
-        y: Signs in {-1, +1}, `(n,)`.
-        C: The factor of the loss, positive.
-        m: Number of points.
-        key: A random key, or a seed: of the landmarks and of the draw.
-        sample_weight: Weights, `(n,)`, not negative.
-        rank: Landmarks, drawn uniformly.
-        sampler: As that of `coreset`.
-        bound: As that of `coreset`.
-        regulariser: As that of `coreset`.
-        clusters: As those of `coreset`.
-
-    Returns:
-        A coreset of the original points, whose `fit()` and `problem()` use the kernel.
-
-    Raises:
-        InputError: If an argument cannot be used.
-    """
-    require_whole("rank", rank, 1)
-    points, y, u = as_data(x, y, sample_weight)
-    with jax.enable_x64(True):
-        key = as_key(key)
-        low = gram(kernel, points, rank=min(rank, len(y)), landmarks="random", key=jax.random.fold_in(key, 1))
-        features = np.asarray(low.design)
-    small = coreset(features, y, C, m, key, u, sampler, bound, regulariser=regulariser, clusters=clusters)
-    kept = points[small.info["index"]]
-    more = small.info | {"rank": rank} | ({} if isinstance(kernel, Linear) else {"kernel": kernel})
-    return Coreset(kept.astype(float_dtype(x)), small.y, small.weight, more)

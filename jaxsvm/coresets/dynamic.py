@@ -1,4 +1,4 @@
-"""A coreset of changing data: points come, go, change label or weight, at O(log n) reduces each.
+"""A coreset of changing data: points come and go, at O(log n) reduces each.
 
 A balanced binary tree: each leaf holds up to `2 size` points as they are, each node a coreset of its two children (or
 their points, if they are no more than `size`). A change affects one leaf and the nodes above it. Points cannot be
@@ -72,7 +72,7 @@ class DynamicCoreset:
 
     @transfers
     def insert(self, x: PointsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> np.ndarray:
-        """Add points; return their identities, `(k,)` int64, by which they are changed later.
+        """Add points; return their identities, `(k,)` int64, by which they are removed later.
 
         Raises:
             InputError: If the points cannot be used.
@@ -94,7 +94,7 @@ class DynamicCoreset:
 
     @transfers
     def delete(self, identities: ArrayLike) -> None:
-        """Remove points.
+        """Remove points; insert them again for another label or weight.
 
         Raises:
             InputError: If an identity does not exist.
@@ -104,34 +104,6 @@ class DynamicCoreset:
             del self._place[identity]
         self._u[slots] = 0
         self._free.extend(slots.tolist())
-        self._mark(slots)
-
-    @transfers
-    def relabel(self, identities: ArrayLike, y: ArrayLike) -> None:
-        """Give points another label, -1 or +1.
-
-        Raises:
-            InputError: If an identity does not exist, or a label is another one.
-        """
-        slots = self._slots(identities)
-        labels = np.asarray(y)
-        if labels.dtype.kind not in "biuf" or not np.isin(labels, (-1, 1)).all():
-            raise InputError("y holds other labels than -1 and +1.")
-        self._y[slots] = _one_each("y", labels, slots)
-        self._mark(slots)
-
-    @transfers
-    def reweight(self, identities: ArrayLike, sample_weight: ArrayLike) -> None:
-        """Give points another weight, not negative.
-
-        Raises:
-            InputError: If an identity does not exist, or a weight is negative or not finite.
-        """
-        slots = self._slots(identities)
-        weight = _one_each("sample_weight", np.asarray(sample_weight, float), slots)
-        if not (np.isfinite(weight).all() and (weight >= 0).all()):
-            raise InputError("sample_weight: finite weights that are not negative are needed.")
-        self._u[slots] = weight
         self._mark(slots)
 
     @transfers
@@ -195,15 +167,8 @@ class DynamicCoreset:
         unknown = [identity for identity in wanted if identity not in self._place]
         if unknown or len(set(wanted)) < len(wanted):
             fault = f"{unknown[0]} is not there" if unknown else "one comes twice"
-            raise InputError(f"identities: {fault}; `insert` returns them, and each is changed once a call.")
+            raise InputError(f"identities: {fault}; `insert` returns them, and each is removed once.")
         return np.asarray([self._place[identity] for identity in wanted], int)
 
     def _mark(self, slots: np.ndarray) -> None:
         self._dirty |= set((slots // self._room).tolist())
-
-
-def _one_each(name: str, values: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """Return values, one for each slot or one for all; refuse another number of them."""
-    if values.shape not in ((), slots.shape):
-        raise InputError(f"{name} has shape {values.shape}: one value, or one an identity is needed, {slots.shape}.")
-    return values

@@ -1,11 +1,10 @@
 """Solve the weighted linear hinge SVM with a free bias in the space of its features: the first step of every coreset.
 
-    min  1/2 |w|^2 + l'(w, b) + sum_i U_i max(0, 1 - y_i (x_i w + b)),        U_i = C u_i
+    min  1/2 |w|^2 + sum_i U_i max(0, 1 - y_i (x_i w + b)),        U_i = C u_i
 
 The steps of `jaxsvm.InteriorPoint` with Gondzio's corrections: O(n d^2) per step, 7 to 30 steps. The dual value is a
 lower bound of the optimum; sensitivities divide by it. This solver is a pure function of arrays for compiled merges and
-`vmap`: points of weight 0 are absent, a single class is no error, and it takes the linear term l that exact
-sensitivities need.
+`vmap`: points of weight 0 are absent, and a single class is no error.
 
 Sources: Mehrotra 1992; Gondzio 1996 (centrality corrections: 54 steps instead of 80 on HTRU2, at half the time).
 """
@@ -31,24 +30,19 @@ class Pilot(NamedTuple):
     a: Float[Array, " n"]  # feasible dual variables, `(n,)`, inside their boxes (0 for a single class)
 
 
-def solve(
-    x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], linear: Float[Array, " d+1"] | None = None,
-    tol: float = 1e-8,
-) -> Pilot:  # fmt: skip
+def solve(x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], tol: float = 1e-8) -> Pilot:
     """Solve one problem; pure, for `jit`, `vmap` and `lax.map`.
 
     Args:
         x: Points, `(n, d)`; best centred.
         y: Signs, `(n,)`.
         U: Costs `C u_i`, `(n,)`, not negative; 0: absent.
-        linear: The linear term l of `(w, b)`, `(d + 1,)`; None: 0.
         tol: The relative gap at which to stop (rounding may stop it earlier).
     """
     present, tiny = U > 0, jnp.finfo(x.dtype).tiny
     y, upper = jnp.where(present, y, 0), jnp.where(present, U, 2)
     penalty = jnp.ones(x.shape[1] + 1, x.dtype).at[-1].set(0)
-    term = jnp.zeros_like(penalty) if linear is None else linear
-    system = FeatureSystem(x, y, jnp.ones_like(y)[:, None], penalty, term)
+    system = FeatureSystem(x, y, jnp.ones_like(y)[:, None], penalty, jnp.zeros_like(penalty))
 
     def only(v: Array) -> Array:
         return jnp.where(present, v, 0)
@@ -63,31 +57,29 @@ def solve(
         sound = jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in new]))
         new = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, at)
         value = jnp.abs(only(new.a).sum()) + tiny
-        off = jnp.maximum(only(new.a * new.z + new.t * new.w).sum(), jnp.abs(y @ new.a - term[-1]))
+        off = jnp.maximum(only(new.a * new.z + new.t * new.w).sum(), jnp.abs(y @ new.a))
         return new, 1, jnp.where(sound & jnp.any(new.a != at.a), 4 * off / (value * tol), 0)
 
-    one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))
-    wanted = jnp.asarray(True) if linear is not None else ~one_class  # the optimum of one class is known
+    one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))  # its optimum is known
     # Start at w = 0 instead of the w of these a, which is far off if the classes differ in weight: half the steps.
     one = jnp.ones_like(upper)
-    start = Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(term))
-    last = solve_whole(advance, start, 100, jnp.where(wanted, jnp.inf, 0).astype(x.dtype))[0]
-    a, v = only(_balanced(last.a, y, term[-1])), last.v
-    u = jnp.append((y * a) @ x, y @ a) - term
+    start = Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(penalty))
+    last = solve_whole(advance, start, 100, jnp.where(one_class, 0, jnp.inf).astype(x.dtype))[0]
+    a, v = only(_balanced(last.a, y)), last.v
+    u = jnp.append((y * a) @ x, y @ a)
     dual = a.sum() - 0.5 * (penalty * u) @ u
     dual = jnp.where(jnp.abs(u[-1]) <= 1e-9 * jnp.maximum(a.sum(), tiny) + 1e-300, dual, -jnp.inf)
-    if linear is None:
-        dual = jnp.where(one_class, 0, jnp.maximum(dual, 0))  # costs are not negative
-        v = jnp.where(one_class, jnp.zeros_like(v).at[-1].set(jnp.sign(y.sum())), v)
+    dual = jnp.where(one_class, 0, jnp.maximum(dual, 0))  # costs are not negative
+    v = jnp.where(one_class, jnp.zeros_like(v).at[-1].set(jnp.sign(y.sum())), v)
     losses = only(upper * jnp.maximum(0, 1 - system.margins(a, v))).sum()
-    primal = 0.5 * (penalty * v) @ v + term @ v + losses
+    primal = 0.5 * (penalty * v) @ v + losses
     return Pilot(v[:-1], v[-1], primal, jnp.minimum(dual, primal), a)
 
 
-def _balanced(a: Array, y: Array, e: Array) -> Array:
-    """Scale down the heavier class until `sum a y = e`, which keeps all points inside their boxes."""
+def _balanced(a: Array, y: Array) -> Array:
+    """Scale down the heavier class until `sum a y = 0`, which keeps all points inside their boxes."""
     plus, minus = jnp.where(y > 0, a, 0).sum(), jnp.where(y < 0, a, 0).sum()
     tiny = jnp.finfo(a.dtype).tiny
-    of_plus = jnp.clip((minus + e) / jnp.maximum(plus, tiny), 0, 1)
-    of_minus = jnp.clip((plus - e) / jnp.maximum(minus, tiny), 0, 1)
+    of_plus = jnp.clip(minus / jnp.maximum(plus, tiny), 0, 1)
+    of_minus = jnp.clip(plus / jnp.maximum(minus, tiny), 0, 1)
     return jnp.where(y > 0, a * of_plus, jnp.where(y < 0, a * of_minus, a))

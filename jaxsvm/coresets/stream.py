@@ -124,7 +124,13 @@ def load_coreset(path: str | os.PathLike[str]) -> Coreset:
     stored = read_arrays(path, "npz file of a coreset")
     if not {"X", "y", "weight", "info"} <= set(stored):
         raise DataError(f"{os.fspath(path)}: no coreset: its keys are {', '.join(stored)}.")
-    return Coreset(stored["X"], stored["y"].astype(float), stored["weight"], json.loads(str(stored["info"])))
+    info = json.loads(str(stored["info"]))
+    if "kernel" in info:
+        raise DataError(
+            f"{os.fspath(path)}: a coreset of a machine with {info['kernel']}, by an older version: make it again, of "
+            "the kernel's features (`jaxsvm.gram(kernel, x, rank=rank).design`)."
+        )
+    return Coreset(stored["X"], stored["y"].astype(float), stored["weight"], info)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -19,7 +19,6 @@ from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.build import gram
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.kernels import Linear
-from jaxsvm.kernels.contract import KernelLike
 from jaxsvm.loop.driver import fit
 from jaxsvm.points.rows import CSR, PointsLike, as_points
 from jaxsvm.problems.arguments import checked_signs, checked_weights
@@ -63,8 +62,7 @@ class Coreset:
             above what `evaluate` measures; the inequality is proven for "independent" draws only, and infinite means
             that no error below 1 is known) and `notes` (warnings). Of parts (streams, `DynamicCoreset`)
             `total`, `gap`, `cells` and `index` are missing; there, and of more rows of a design than were fetched
-            (`of_rows`), `epsilon` is infinite. `kernel`: the kernel of the machine that it is for, if that is not
-            linear (`kernel_coreset`).
+            (`of_rows`), `epsilon` is infinite.
     """
 
     x: np.ndarray
@@ -84,53 +82,41 @@ class Coreset:
         return in_a_line(self, C=self.C)
 
     @transfers
-    def problem(self, C: float | None = None, kernel: KernelLike | None = None) -> BoxProblem:
+    def problem(self, C: float | None = None) -> BoxProblem:
         """Return the weighted hinge problem with a free bias.
 
         Args:
             C: In the data's terms, at most `info["C_data"]` for the guarantee; None: that value.
-            kernel: Another kernel than that of `info`, or the linear one, for which this is no coreset (see
-                `kernel_coreset`).
 
         Raises:
-            InputError: If all points are of one class, or the kernel that it is for is known by name only.
+            InputError: If all points are of one class.
         """
-        own: Any = self.info.get("kernel", Linear()) if kernel is None else kernel
-        if isinstance(own, str):
-            raise InputError(f"kernel is None: the coreset was made for {own}, which no file holds; pass it.")
         if len(set(self.y.tolist())) < 2:
             raise InputError(
                 f"coreset: its {len(self)} points are all of the class {self.y[0]:+.0f}, and a machine needs both: if "
                 "the data have both, take a larger m, or another sampler than 'independent', which draws either or not."
             )
-        points = gram(own, self.x)
+        points = gram(Linear(), self.x)
         return hinge_problem(points, self.y, self._scaled(C), bias="free", sample_weight=self.weight)
 
     @transfers
     def fit(self, solver: Solver | None = None, C: float | None = None) -> Fit:
-        """Fit the coreset by a solver; None: by `InteriorPoint`, for kernels by the solver that suits them.
+        """Fit the coreset by a solver; None: by `InteriorPoint`.
 
         The certificate is that of the problem on these points. Of the data `info["opt"]` bounds the optimum from below.
         """
         problem = self.problem(C)
-        if solver is None and "kernel" not in self.info:
+        if solver is None:
             solver = InteriorPoint(tol=1e-8 if problem.gram.dtype == np.float64 else 1e-6)
         return CoresetFit(**vars(fit(problem, solver)))
 
     @transfers
     def solution(self, C: float | None = None) -> tuple[np.ndarray, float]:
         """Return `w (d,)` and b of the linear machine trained on the coreset, float64."""
-        require_linear(self, "solution")
         return solution(self.x, self.y, self._scaled(C), self.weight)
 
     def _scaled(self, C: float | None) -> float:
         return (1.0 if C is None else C / self.info["C_data"]) * self.C
-
-
-def require_linear(small: Coreset, what: str) -> None:
-    """Refuse the coreset of a kernel machine."""
-    if "kernel" in small.info:
-        raise InputError(f"{what}: the coreset is of a machine with {small.info['kernel']}, which has no w: `fit` it.")
 
 
 @transfers
@@ -279,14 +265,13 @@ def evaluate(
         The errors: `worst`, `mean` and `excess` sum them up.
 
     Raises:
-        InputError: If an argument cannot be used, or the coreset is of a kernel machine.
+        InputError: If an argument cannot be used.
     """
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise InputError("data: a tuple (x, y) or (x, y, sample_weight) is needed.")
     x, y, u = as_data(*data)
     if coreset.x.shape[1] != x.shape[1]:
         raise InputError(f"data has {x.shape[1]} features and the coreset {coreset.x.shape[1]}: they must agree.")
-    require_linear(coreset, "evaluate")
     cost: Any = coreset.info["C_data"] if C is None else C
     require_positive("C", cost)
     x_s, y_s, v = as_data(coreset.x, coreset.y, coreset.weight)
