@@ -61,12 +61,15 @@ def grid_search(train, held, fresh, size):
 
 def by_gradients(train, held, fresh, steps, start=1.0):
     before = time.perf_counter()
-    found = jaxsvm.tune(
-        RBF(np.full(D, start / D, np.float32)), *train, C=1.0, validation=held, steps=steps, patience=steps
-    )
+    x, y = (np.concatenate(parts) for parts in zip(train, held, strict=True))
+    apart = [np.split(np.arange(len(y)), [len(train[1])])]
+    found = jaxsvm.tune(RBF(np.full(D, start / D, np.float32)), x, y, C=1.0, folds=apart, steps=steps, patience=steps)
     jax.block_until_ready(found.fit)
     seconds = time.perf_counter() - before
-    predicted = np.asarray(jaxsvm.predict(found.fit, found.problem, fresh[0]))
+    problem = jaxsvm.svm_problem(
+        jaxsvm.gram(found.kernel, train[0]), train[1], found.C
+    )  # as the grid's, of these alone
+    predicted = np.asarray(jaxsvm.predict(jaxsvm.fit(problem, tol=1e-4), problem, fresh[0]))
     gamma = np.asarray(found.kernel.gamma)
     return {
         "held_out": found.history[found.best].error,

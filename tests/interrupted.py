@@ -112,7 +112,7 @@ def tuned():
 
     half = N // 2
     found = jaxsvm.tune(
-        RBF(np.full(3, 0.2)), X[:half], Y[:half], 10.0, validation=(X[half:], Y[half:]), steps=10**5, patience=10**5,
+        RBF(np.full(3, 0.2)), X, Y, 10.0, folds=[(range(half), range(half, N))], steps=10**5, patience=10**5,
         solver=FrankWolfe(tol=1e-6), callback=callback,
     )  # fmt: skip
     assert len(found.history) - len(records) in (0, 1)

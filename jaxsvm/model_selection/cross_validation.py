@@ -258,7 +258,6 @@ def cross_validate(
     problem: Parametric,
     Cs: ArrayLike,
     folds: Folds = 5,
-    groups: ArrayLike | None = None,
     *,
     gammas: None = None,
     score: str = "accuracy",
@@ -276,7 +275,6 @@ def cross_validate(
     problem: Parametric,
     Cs: ArrayLike,
     folds: Folds = 5,
-    groups: ArrayLike | None = None,
     *,
     gammas: ArrayLike,
     score: str = "accuracy",
@@ -294,7 +292,6 @@ def cross_validate(
     problem: Parametric,
     Cs: ArrayLike,
     folds: Folds = 5,
-    groups: ArrayLike | None = None,
     *,
     gammas: ArrayLike | None = None,
     score: str = "accuracy",
@@ -316,11 +313,10 @@ def cross_validate(
             weights count in fits and scores; its own C is not used. The landmarks of a Nystroem Gram are chosen again
             in each fold, by the same rule, among its training samples.
         Cs: Values of C, `(k,)`, in any order.
-        folds: The number of folds (stratified by class, or by group if groups are given); or a splitter of scikit-learn
-            (any object with `split(X, y, groups)`); or pairs `(train, test)` in a list, tuple or generator, each part
+        folds: The number of folds (stratified by class); or a splitter of scikit-learn (any object with `split(X, y)`);
+            or pairs `(train, test)` in a list, tuple or generator (`splitter.split(x, y, groups)`), each part
             indices of samples or a boolean mask; or the fold of each sample, `(n,)` integers with -1 for "never held
             out". A sample in neither part of a pair does not count in that fold.
-        groups: Group of each sample, `(n,)`: samples of a group are held out together. For a number or a splitter.
         gammas: Widths of the kernel, `(g,)`, in place of the problem's own: each is scored on the same folds. Distances
             are computed once where they fit beside the kernel values.
         score: "accuracy", "balanced_accuracy" (the mean over classes) or "squared_hinge" (the loss, negated).
@@ -340,7 +336,7 @@ def cross_validate(
     Raises:
         InputError: If an argument cannot be used.
     """
-    if not is_concrete(problem, Cs, folds, groups):
+    if not is_concrete(problem, Cs, folds):
         raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
     require_problem(problem)
     if not host_drives(problem.gram):
@@ -351,7 +347,7 @@ def cross_validate(
     require_one_of("score", score, SCORES)
     require_whole("seed", seed, 0)
     labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
-    masks = fold_masks(labels, folds, groups, seed)
+    masks = fold_masks(labels, folds, seed)
     require_classes(masks, labels, weights)
     if gammas is not None:
         require_widths(problem, gammas)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsvm.errors import InputError, require_package
+from jaxsvm.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -38,26 +38,18 @@ Folds: TypeAlias = "int | Splitter | ArrayLike | Iterable[tuple[ArrayLike, Array
 """A number of folds, a splitter, the fold of each sample `(n,)`, or pairs of indices or masks (`cross_validate`)."""
 
 
-def fold_masks(labels: np.ndarray, folds: "Folds", groups: Any = None, seed: int = 0) -> list[Fold]:
+def fold_masks(labels: np.ndarray, folds: "Folds", seed: int = 0) -> list[Fold]:
     """Return the folds as masks, of any form that `cross_validate` takes; a number of them is dealt class by class."""
     n = len(labels)
-    if groups is not None and np.shape(groups) != (n,):
-        raise InputError(f"groups has shape {np.shape(groups)}: ({n},) is needed, one a sample.")
     count = _count(folds)
     if count is not None and not 2 <= count <= n:
         raise InputError(f"folds is {count}: from 2 to the number of samples, {n}, is needed.")
-    numbers = _fold_numbers(folds, n) if count is None else None
-    splits = count is None and numbers is None and hasattr(folds, "split") and not isinstance(folds, str | bytes)
-    if groups is not None and count is None and not splits:
-        raise InputError("groups goes with a number of folds or a splitter: these folds are given sample by sample.")
-    if count is not None and groups is None:
-        numbers = _stratified(labels, count, seed)
+    numbers = _fold_numbers(folds, n) if count is None else _stratified(labels, count, seed)
     if numbers is not None:
         masks = [Fold(numbers != number, numbers == number) for number in np.unique(numbers[numbers >= 0])]
-    elif count is not None:
-        masks = _of_pairs(_split(_grouped(count, seed), labels, groups), n)
     else:
-        masks = _of_pairs(_split(folds, labels, groups) if splits else folds, n)
+        splits = hasattr(folds, "split") and not isinstance(folds, str | bytes)
+        masks = _of_pairs(_split(folds, labels) if splits else folds, n)
     if not masks:
         raise InputError(f"folds holds no fold (a generator can be used once only): {FORMS}.")
     return masks
@@ -71,7 +63,7 @@ def require_classes(masks: list[Fold], labels: np.ndarray, weights: np.ndarray, 
         if len(trained) < 2 or not held_out:
             rest = f"samples of class {trained[0]!r} alone" if trained else "no sample"
             wrong = f"trains on {rest}: two classes are needed" if len(trained) < 2 else "has no sample held out"
-            raise InputError(f"{name}: fold {number} {wrong} (of positive weight): use fewer folds, or other groups.")
+            raise InputError(f"{name}: fold {number} {wrong} (of positive weight): use fewer or other folds.")
 
 
 def _count(folds: Any) -> int | None:
@@ -112,22 +104,19 @@ def _stratified(labels: np.ndarray, count: int, seed: int) -> Int[np.ndarray, " 
     return numbers
 
 
-def _grouped(count: int, seed: int) -> Any:
-    splitting = require_package("sklearn.model_selection", "dealing groups to folds (or pass the fold of each sample)")
-    return splitting.StratifiedGroupKFold(count, shuffle=True, random_state=seed)
-
-
-def _split(splitter: Any, labels: np.ndarray, groups: Any) -> list[Any]:
+def _split(splitter: Any, labels: np.ndarray) -> list[Any]:
     """Return the pairs of a splitter."""
     if isinstance(splitter, type):
         raise InputError(f"folds is the class {splitter.__name__}: make a splitter of it, {splitter.__name__}(...).")
-    arguments = (np.zeros((len(labels), 1)), labels) + (() if groups is None else (groups,))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)  # classes are checked later
         try:
-            return list(splitter.split(*arguments))
+            return list(splitter.split(np.zeros((len(labels), 1)), labels))
         except (ValueError, TypeError) as refused:
-            raise InputError(f"folds: {type(splitter).__name__} cannot split these samples: {refused}") from refused
+            raise InputError(
+                f"folds: {type(splitter).__name__} cannot split these samples: {refused} (with groups of samples pass "
+                "the pairs, `splitter.split(x, y, groups)`)"
+            ) from refused
 
 
 def _of_pairs(pairs: Any, n: int) -> list[Fold]:

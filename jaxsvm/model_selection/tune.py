@@ -11,11 +11,8 @@ constants, jaxlib 0.10.2, float32.)
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.util
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,7 +24,7 @@ from jax import lax
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import ConvergenceWarning, InputError, require_finite, warn
+from jaxsvm.errors import ConvergenceWarning, InputError, warn
 from jaxsvm.gram.build import gram
 from jaxsvm.gram.operators import with_values
 from jaxsvm.kernels import Kernel, as_kernel
@@ -35,7 +32,7 @@ from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.driver import QUIET, drive, fit
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
-from jaxsvm.models.model import decision_function, is_right
+from jaxsvm.models.model import is_right
 from jaxsvm.path.chains import nothing, stacked
 from jaxsvm.points.rows import PointsLike, as_points
 from jaxsvm.problems.arguments import checked_signs
@@ -61,12 +58,11 @@ LOSSES = {"smoothed_hinge": smoothed_hinge, "logistic": logistic}
 
 
 class HeldOut(NamedTuple):
-    """The constant part of a search: points, labels, held-out samples, the initial kernel leaves, the solver."""
+    """The constant part of a search: points, labels, folds, the initial kernel leaves, the solver."""
 
     x: Any
     y: Array
-    held_out: Any  # (x, y) of other points, or None
-    folds: Any  # (k, n) weights of training samples, and of held-out samples, or None
+    folds: Any  # (k, n) weights of training samples, and of held-out samples
     leaves: tuple[Any, ...]
     solver: Solver
 
@@ -88,7 +84,7 @@ class Objective(NamedTuple):
 class Outcome(NamedTuple):
     """The results of an evaluation besides the loss."""
 
-    fit: Fit  # with folds a leading axis, `(k, ...)`
+    fit: Fit  # of each fold, a leading axis `(k, ...)`
     error: Float[Array, ""]  # the fraction of held-out samples on the wrong side
 
 
@@ -99,8 +95,8 @@ class Record(NamedTuple):
     error: float  # the fraction of held-out samples on the wrong side
     C: float  # the penalty
     kernel: Kernel  # the kernel, its parameters as NumPy arrays
-    relative_gap: float  # the certified gap; with folds the largest
-    status: Status  # how the fit ended; with folds the first that is not CONVERGED
+    relative_gap: float  # the largest certified gap of a fold
+    status: Status  # how the fits ended: the first that is not CONVERGED
     gradient_norm: float  # the norm of the gradient with respect to the logs
 
 
@@ -111,7 +107,7 @@ class Tuned:
     Attributes:
         kernel: The kernel of the best certified evaluation.
         C: Its penalty.
-        problem: The problem of all training samples at these values, for `decision_function(fit, problem, x_new)`.
+        problem: The problem of all samples at these values, for `decision_function(fit, problem, x_new)`.
         fit: The fit of that problem.
         loss: The validation loss of the best evaluation.
         best: The place of that evaluation in `history`.
@@ -138,15 +134,13 @@ def tune(
     y: ArrayLike,
     C: float = 1.0,
     *,
-    validation: tuple[PointsLike, ArrayLike] | None = None,
-    folds: Folds | None = None,
+    folds: Folds,
     loss: str | Callable[[Array], Array] = "smoothed_hinge",
     optimizer: optax.GradientTransformation | None = None,
     steps: int = 100,
     patience: int = 20,
     bounds: tuple[float, float] = (1e-4, 1e4),
     solver: Solver | None = None,
-    progress: bool | None = None,
     callback: Callable[[Record], Any] | None = None,
 ) -> Tuned:
     """Minimise a validation loss over log C and the logs of all positive kernel parameters.
@@ -161,8 +155,8 @@ def tune(
         x: Training points `(n, d)`, dense or CSR.
         y: Labels in {-1, +1}, `(n,)`.
         C: The initial C, > 0.
-        validation: Held-out points and labels `((m, d), (m,))`; this or `folds`.
-        folds: The number of stratified folds, or any other form that `cross_validate` takes.
+        folds: The number of stratified folds, or any other form that `cross_validate` takes; `[(train, test)]` of
+            indices holds the same samples out throughout.
         loss: "smoothed_hinge", "logistic", or a function of the margins `y_i f(x_i)`, `(m,) -> (m,)`.
         optimizer: An optimiser of optax; None takes `optax.adam(0.1)`.
         steps: The largest number of evaluations, >= 1.
@@ -170,29 +164,26 @@ def tune(
         bounds: Factors of its initial value between which every parameter stays.
         solver: The inner solver; None takes second-order pairs to a relative gap of 1e-4. Tighter ones cost little:
             each fit starts from the previous one.
-        progress: Whether to draw a bar; None: if rich is installed and stderr is a terminal.
         callback: Called with each record; returning True stops.
 
     Returns:
         The best certified point, not the last. Evaluations that failed are in the history, with their status. Ctrl-C
-        returns the best so far; with folds, its fit of all samples is then not computed (INTERRUPTED).
+        returns the best so far; its fit of all samples is then not computed (INTERRUPTED).
 
     Raises:
         InputError: If an argument cannot be used, or no evaluation was certified.
         KeyboardInterrupt: On Ctrl-C before any was.
     """
-    _check(x, C, validation, folds, loss, steps, patience, bounds)
+    _check(x, C, loss, steps, patience, bounds)
     kernel, points = as_kernel(kernel), as_points(x)
-    data, objective, parameters = _prepare(kernel, points, y, C, validation, folds, loss, solver)
+    data, objective, parameters = _prepare(kernel, points, y, C, folds, loss, solver)
     optimizer = optax.adam(0.1) if optimizer is None else optimizer
     search = _Search(objective, data, optimizer, parameters, bounds)
     stopped = ""
-    with _bar(steps, progress) as draw, watching() as stop:
+    with watching() as stop:
         try:
             while not stopped and len(search.history) < steps:
                 record = search.step(stop)
-                if record is not None:
-                    draw(search)
                 if record is None or (callback is not None and callback(record) is True) or stop.seen:
                     stopped = "interrupted"
                 elif search.failures >= 3:
@@ -215,30 +206,24 @@ def evaluate(
     log_C, logs = parameters
     K, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
     problem, fits = svm_problem(K, data.y, C), []
-    parts = [problem] if data.folds is None else [problem.weighted(np.asarray(train)) for train in data.folds[0]]
     with watching(stop) as stop:
-        for part, start in zip(parts, np.atleast_2d(alpha), strict=True):
+        for train, start in zip(data.folds[0], alpha, strict=True):
+            part = problem.weighted(np.asarray(train))
             fits.append(drive(part, data.solver, jax.random.key(0), start, stop=stop, options=QUIET))
             if stop.seen:
                 return None
-    return measured(parameters, fits[0] if data.folds is None else stacked(fits), data, objective)
+    return measured(parameters, stacked(fits), data, objective)
 
 
 @partial(jax.jit, static_argnames="objective")
 def measured(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> Any:
-    """Return the results of `evaluate` from its fits; with folds they have a leading axis."""
+    """Return the results of `evaluate` from its fits, a leading axis."""
     return jax.value_and_grad(_loss, has_aux=True)(parameters, fits, data, objective)
 
 
 def _loss(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> tuple[Array, Outcome]:
     log_C, logs = parameters
     K, C = with_values(gram(objective.kernel(logs, data.leaves), data.x)), jnp.exp(log_C)
-    if data.folds is None:
-        problem = svm_problem(K, data.y, C)
-        fitted = differentiable(problem, fits)
-        x_new, y_new = data.held_out
-        margins = y_new * decision_function(fitted, problem, x_new)
-        return objective.loss(margins).mean(), Outcome(fitted, (~is_right(margins, y_new)).mean())
     count = data.folds[1].sum()
 
     def one_fold(fold: tuple[Array, Array, Fit]) -> tuple[Array, Outcome]:
@@ -263,8 +248,7 @@ class _Search:
         self.low, self.high = (jax.tree.map(lambda p, b=b: p + float(np.log(b)), parameters) for b in bounds)
         self.opt_state = optimizer.init(parameters)
         self.update = jax.jit(partial(_moved, optimizer))
-        weight = jnp.ones_like(data.y) if data.folds is None else data.folds[0]
-        self.alpha = weight / weight.sum(axis=-1, keepdims=True)
+        self.alpha = data.folds[0] / data.folds[0].sum(axis=1, keepdims=True)
         self.history: list[Record] = []
         self.best, self.best_parameters, self.best_fit, self.failures = -1, parameters, None, 0
 
@@ -297,7 +281,7 @@ def _moved(optimizer: Any, gradient: Any, state: Any, parameters: Any, low: Any,
 
 def _record(objective: Objective, data: HeldOut, parameters: Any, value: Any, outcome: Any, gradient: Any) -> Record:
     kernel = jax.tree.map(np.asarray, objective.kernel(parameters[1], data.leaves))
-    codes = np.atleast_1d(outcome.fit.status.code)
+    codes = np.asarray(outcome.fit.status.code)
     norm = np.sqrt(sum(float((np.asarray(leaf, np.float64) ** 2).sum()) for leaf in jax.tree.leaves(gradient)))
     return Record(
         loss=float(value),
@@ -329,27 +313,21 @@ def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str, 
     log_C, logs = search.best_parameters
     kernel, best = objective.kernel(logs, data.leaves), search.history[search.best]
     problem = svm_problem(gram(kernel, data.x), data.y, jnp.exp(log_C))
-    fitted: Any = search.best_fit
-    if data.folds is not None:  # all samples together are not fitted yet
-        mean = jnp.asarray(np.asarray(fitted.alpha).mean(axis=0))
-        if stop.seen:
-            fitted = jax.tree.map(jnp.asarray, dataclasses.replace(nothing(problem), alpha=mean))
-        else:
-            fitted = fit(problem, data.solver, init=mean)
+    best_fit: Any = search.best_fit
+    mean = jnp.asarray(np.asarray(best_fit.alpha).mean(axis=0))
+    if stop.seen:  # all samples together are not fitted yet
+        fitted = jax.tree.map(jnp.asarray, dataclasses.replace(nothing(problem), alpha=mean))
+    else:
+        fitted = fit(problem, data.solver, init=mean)
     return Tuned(kernel, best.C, problem, fitted, best.loss, search.best, tuple(search.history), stopped)
 
 
-def _check(
-    x: Any, C: Any, validation: Any, folds: Any, loss: Any, steps: Any, patience: Any, bounds: Any
-) -> None:  # fmt: skip
+def _check(x: Any, C: Any, loss: Any, steps: Any, patience: Any, bounds: Any) -> None:
     if hasattr(x, "total") and hasattr(x, "chosen"):
         raise InputError(
             "x is a design, and each step along a derivative would take passes over its rows: "
             "`jaxsvm.designs.cross_validate(x, Cs, folds)` scores several values of C in the same passes."
         )
-    if (validation is None) == (folds is None):
-        passed = "both" if folds is not None else "neither"
-        raise InputError(f"validation and folds: {passed} given; one of them is needed to measure the loss on.")
     if not callable(loss) and loss not in LOSSES:
         raise InputError(f"loss is {loss!r}: one of {', '.join(LOSSES)}, or a function of margins, is needed.")
     for name, number in (("steps", steps), ("patience", patience)):
@@ -361,46 +339,18 @@ def _check(
 
 
 def _prepare(
-    kernel: Kernel, points: Any, y: Any, C: Any, validation: Any, folds: Any, loss: Any, solver: Solver | None
+    kernel: Kernel, points: Any, y: Any, C: Any, folds: Any, loss: Any, solver: Solver | None
 ) -> tuple[HeldOut, Objective, Any]:
     leaves, treedef = jax.tree.flatten(kernel)
     dtype = points.dtype
     leaves = [jnp.asarray(leaf, dtype) if np.asarray(leaf).dtype.kind in "iuf" else leaf for leaf in leaves]
     tuned = tuple(bool(np.asarray(leaf).dtype.kind == "f" and (np.asarray(leaf) > 0).all()) for leaf in leaves)
-    y, held_out = checked_signs(y, points.shape[0], dtype), None
-    if validation is not None:
-        x_new, y_new = as_points(validation[0], dtype, "validation[0]"), jnp.asarray(validation[1], dtype)
-        require_finite("validation[1]", y_new)
-        if y_new.shape != x_new.shape[:1] or not np.isin(np.asarray(y_new), (-1, 1)).all():
-            raise InputError(f"validation has labels of shape {y_new.shape}: one of -1 or +1 a point is needed.")
-        held_out = (x_new, y_new)
-    masks = None
-    if folds is not None:
-        parts = fold_masks(np.asarray(y), folds)
-        require_classes(parts, np.asarray(y), np.ones(len(y)))
-        masks = tuple(jnp.asarray(np.stack(part), dtype) for part in zip(*parts, strict=True))
+    y = checked_signs(y, points.shape[0], dtype)
+    parts = fold_masks(np.asarray(y), folds)
+    require_classes(parts, np.asarray(y), np.ones(len(y)))
+    masks = tuple(jnp.asarray(np.stack(part), dtype) for part in zip(*parts, strict=True))
     logs = tuple(jnp.log(leaf) for leaf, chosen in zip(leaves, tuned, strict=True) if chosen)
     solver = FrankWolfe(variant="smo", tol=1e-4) if solver is None else solver
-    data = HeldOut(points, y, held_out, masks, tuple(leaves), solver)
+    data = HeldOut(points, y, masks, tuple(leaves), solver)
     function: Any = loss if callable(loss) else LOSSES[loss]
     return data, Objective(treedef, tuned, function), (jnp.log(jnp.asarray(C, dtype)), logs)
-
-
-@contextlib.contextmanager
-def _bar(steps: int, progress: bool | None) -> Iterator[Callable[[_Search], None]]:
-    """Yield a function that draws the state of a search; it draws nothing without rich or a terminal."""
-    if not (sys.stderr.isatty() if progress is None else progress) or importlib.util.find_spec("rich") is None:
-        yield lambda search: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("tune", total=steps)
-
-        def draw(search: _Search) -> None:
-            last = search.history[-1]
-            best = search.history[search.best].loss if search.best >= 0 else float("nan")
-            bar.update(task, advance=1, description=f"tune: loss {last.loss:.4g}, best {best:.4g}, C {last.C:.3g}")
-
-        yield draw
