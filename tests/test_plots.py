@@ -111,7 +111,7 @@ def test_a_history_and_its_picture(problem):
         plots.convergence(history, against="hours")
 
 
-def test_boundaries_and_balls(path, problem, tmp_path):
+def test_boundaries(path, problem, tmp_path):
     x, y = np.asarray(problem.gram.x + problem.gram.shift), np.asarray(problem.y)
     model = jaxsvm.compact(path[2], problem.at(1.0), classes=("no", "yes"))
     axes = plots.decision_boundary(model, x, np.where(y > 0, "yes", "no"), support=path[2].support)
@@ -126,10 +126,6 @@ def test_boundaries_and_balls(path, problem, tmp_path):
     plots.decision_boundary(pairs, x, np.full(40, "a"), ax=Figure().subplots())
     values = plots.decision_boundary(dataclasses.replace(model, classes=None), x, y)
     values.figure.savefig(tmp_path / "values.png")
-    balls = jaxsvm.meb_problem(problem.gram)
-    fit = jaxsvm.fit(balls)
-    axes = plots.enclosing_ball(fit, balls, x)
-    assert f"of {len(fit.support)} of 40 points" in axes.get_title()
     with pytest.raises(jaxsvm.InputError, match="two features"):
         plots.decision_boundary(model, np.zeros((3, 4)), y)
 

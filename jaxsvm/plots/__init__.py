@@ -6,7 +6,6 @@ A function makes a figure of its own if it is given no axes: `path_scores(valida
 from jaxsvm.plots.pictures import (
     convergence,
     decision_boundary,
-    enclosing_ball,
     path_figure,
     path_margin,
     path_scores,
@@ -17,7 +16,6 @@ from jaxsvm.plots.pictures import (
 __all__ = [
     "convergence",
     "decision_boundary",
-    "enclosing_ball",
     "path_figure",
     "path_margin",
     "path_scores",
