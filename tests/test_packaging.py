@@ -6,7 +6,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from samples import svm
 
@@ -45,7 +44,7 @@ def test_an_error_names_an_extra_that_brings_the_package(module):
 
 
 CALLS = {
-    "sklearn.model_selection": lambda: jaxsvm.cross_validate(svm(), [1.0], 3, groups=np.arange(60) % 6),
+    "sklearn.datasets": lambda: jaxsvm.datasets.load(__file__, format="svmlight"),
     "onnx": lambda: jaxsvm.interchange.to_onnx(jaxsvm.compact(jaxsvm.fit(svm()), svm())),
     "matplotlib.figure": lambda: axes_of(None),
     "duckdb": lambda: jaxsvm.relational.from_database("a.db", ["a"], ("a", "y")),
