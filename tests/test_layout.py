@@ -56,7 +56,7 @@ LINES = {
     "models": 1_399,
     "numerics": 1_464,
     "path": 2_083,
-    "plots": 376,
+    "plots": 377,
     "points": 354,
     "problems": 3_041,
     "relational": 3_100,

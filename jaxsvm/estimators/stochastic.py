@@ -121,7 +121,7 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating
     def fit(
-        self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None
+        self, X: ArrayLike | SparseRows, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> "PegasosClassifier":
         """Train from the start, in several passes over the samples in random order; return the estimator.
 

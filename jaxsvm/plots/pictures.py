@@ -301,7 +301,8 @@ def decision_boundary(
     Raises:
         InputError: If the points do not have two features.
     """
-    x, labels = np.asarray(x.toarray() if hasattr(x, "toarray") else x), np.asarray(labels)
+    given: Any = x
+    x, labels = np.asarray(given.toarray() if hasattr(given, "toarray") else given), np.asarray(labels)
     if x.ndim != 2 or x.shape[1] != 2 or not len(x):
         raise InputError(f"x has shape {x.shape}: points of two features, (n, 2), can be drawn; choose two columns.")
     if labels.shape != (len(x),):
