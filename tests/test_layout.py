@@ -43,16 +43,16 @@ MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
     "cli": 1_156,
-    "coresets": 2_199,
+    "coresets": 2_022,
     "datasets": 1_521,
     "derivatives": 450,
     "designs": 2_082,
-    "estimators": 2_628,
+    "estimators": 2_431,
     "face": 311,
     "gram": 1_175,
     "kernels": 927,
     "loop": 2_414,
-    "model_selection": 1_001,
+    "model_selection": 936,
     "models": 1_399,
     "numerics": 1_464,
     "path": 2_083,
@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_456,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1204, 177
+OWN_IMPORTS, FILES = 1190, 177
 """Lines that import from this library, and files."""
 
 
