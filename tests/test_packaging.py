@@ -6,7 +6,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.sparse
 from samples import svm
 
 import jaxsvm
@@ -44,7 +46,7 @@ def test_an_error_names_an_extra_that_brings_the_package(module):
 
 
 CALLS = {
-    "sklearn.datasets": lambda: jaxsvm.datasets.load(__file__, format="svmlight"),
+    "sklearn.utils.sparsefuncs": lambda: jaxsvm.datasets.Scaling.standardise(scipy.sparse.csr_array(np.eye(2))),
     "onnx": lambda: jaxsvm.interchange.to_onnx(jaxsvm.compact(jaxsvm.fit(svm()), svm())),
     "matplotlib.figure": lambda: axes_of(None),
     "duckdb": lambda: jaxsvm.relational.from_database("a.db", ["a"], ("a", "y")),
