@@ -87,8 +87,6 @@ def test_the_squared_hinge_as_a_fit():
         assert fit.status == jaxsvm.Status.CONVERGED and D - 1e-9 <= best <= P + 1e-9 and tol * D >= P - D
         F = (np.maximum(1 - y * (x @ fit.beta), 0) ** 2).mean() + lam * fit.beta @ fit.beta
         assert best - 1e-9 <= F <= P + 1e-9
-    with pytest.raises(InputError, match="whose planes"):
-        relational.fit(join, 0.1, init=fit)
     for engine in ("merge", "grid", "sketch"):
         with pytest.raises(InputError, match=f"engine is '{engine}', which counts rows"):
             relational.fit(join, 0.1, engine=engine, loss="squared_hinge")
@@ -110,18 +108,6 @@ def test_a_stable_instance():
         fit = relational.fit(join, lam, 0.0125, method=method, intercept=False, max_steps=60, tol=1e-6)
         assert float(fit.certificate.primal) <= best * (1 + (1e-3 if method != "paper" else 0.27))
         assert float(fit.certificate.dual) <= best + 1e-12
-
-
-def test_warm_starts_keep_their_planes():
-    join = join_of(PATH)
-    first = relational.fit(join, 0.01, engine="merge", tol=1e-4)
-    cold = relational.fit(join, 0.008, engine="merge", tol=1e-4)
-    warm = relational.fit(join, 0.008, engine="merge", tol=1e-4, init=first)
-    assert warm.steps <= cold.steps
-    np.testing.assert_allclose(float(warm.certificate.primal), float(cold.certificate.primal), rtol=3e-4)
-    for rows, options in ((join_of(PATH, seed=1), {}), (join, {"scale": "max"}), (join, {"intercept": False})):
-        with pytest.raises(InputError, match="another join, scale or intercept"):
-            relational.fit(rows, 0.008, init=first, **options)
 
 
 def test_a_path():
@@ -346,7 +332,6 @@ def test_errors_say_what_to_do():
         ("join is a NoneType", lambda: relational.fit(None, 0.1)),
         ("engine is 3", lambda: relational.fit(join_of(PATH), 0.1, engine=3)),
         ("scale is 'none'", lambda: relational.fit(join_of(PATH), 0.1, method="paper")),
-        ("init is a", lambda: relational.fit(join_of(PATH), 0.1, init=3)),
         ("lams is", lambda: relational.fit_path(join_of(PATH), 0.1)),
         ("key is -1", lambda: relational.sample(join_of(PATH), 3, -1)),
         ("lam is -1", lambda: relational.pseudo_gradient(join_of(PATH), beta_of(join_of(PATH)), -1)),

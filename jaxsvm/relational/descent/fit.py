@@ -30,7 +30,7 @@ import numpy as np
 
 from jaxsvm.designs.descent import Lane
 from jaxsvm.designs.measured import MEASURED as DESIGNS
-from jaxsvm.errors import ConvergenceWarning, InputError, require_part, warn
+from jaxsvm.errors import ConvergenceWarning, InputError, warn
 from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small
 from jaxsvm.relational.gradient.engine import engine_for
@@ -71,7 +71,7 @@ class RelationalFit:
         history: `(k, 3)`: D, P and the estimate of F after each step; a step with a line search takes several
             evaluations.
         join: The scaled join.
-        descent: Its rows and planes: `init` of a fit at another lam goes on from them.
+        descent: Its rows and planes.
         lam: The strength of the regulariser.
         feature_names: Names of `coef`.
         loss: "hinge" or "squared_hinge".
@@ -241,8 +241,7 @@ LOSSES = ("hinge", "squared_hinge")
 def fit(
     join: Join, lam: float | None = None, eps: float = 0.1, engine: str | Engine = "auto", *, C: float | None = None,
     tol: float = 1e-3, max_steps: int = 200, scale: str = "none", intercept: bool = True, method: str = "bundle",
-    loss: str = "hinge", init: RelationalFit | None = None, max_seconds: float | None = None,
-    callback: Callable[[int, float, float], Any] | None = None,
+    loss: str = "hinge", max_seconds: float | None = None, callback: Callable[[int, float, float], Any] | None = None,
 ) -> RelationalFit:  # fmt: skip
     """Train a linear SVM over a join, and warn (`ConvergenceWarning`) if it is not certified to `tol`.
 
@@ -259,8 +258,6 @@ def fit(
         method: "bundle", or "paper", that of the paper; see the module.
         loss: "hinge", or of a join that can be formed "squared_hinge": `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`,
             where C is that of `|beta|^2 / 2 + C sum hinge^2`.
-        init: A fit of the same join, scale and loss at another lam, whose planes are valid for this lam too, and whose
-            engine goes on.
         max_seconds: Start no further evaluation after so many seconds.
         callback: Called with the step, D and P.
 
@@ -278,24 +275,12 @@ def fit(
         require_one_of(name, value, choices)
     if loss != "hinge" and method != "bundle":
         raise InputError(f"method is {method!r}, which is for the hinge: leave it out for loss={loss!r}.")
-    if init is not None:
-        require_part("init", init, "descent", "a fit of the same join is needed")
-    if init is not None and init.loss != loss:
-        raise InputError(f"init is a fit of the {init.loss}, whose planes are not those of the {loss}.")
     started = time.monotonic()
     scaled = prepared(join, scale, intercept)
     lam = float(lam if C is None else 1 / (2 * float(C) * float(join.size)))  # pyright: ignore
     if method == "paper" and any(np.abs(block.X).max(initial=0) > 1 for block in scaled.blocks):
         raise InputError(f"scale is {scale!r}: method='paper' presumes numbers of size 1 at most; take scale='max'.")
-    if init is not None:
-        pairs = zip(init.join.blocks, scaled.blocks, strict=True) if init.join.tree is scaled.tree else ()
-        if not (alike := [np.array_equal(a.X, b.X) for a, b in pairs]) or not all(alike):
-            raise InputError("init is a fit of another join, scale or intercept: give those of that fit.")
-        scaled, rows, why = init.join, init.descent.rows, init.engine
-    else:
-        rows, why = _rows_for(scaled, "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
-    if method == "paper" and isinstance(rows, Formed):
-        raise InputError("init has formed rows, and method='paper' counts them: leave init out.")
+    rows, why = _rows_for(scaled, "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
     if loss != "hinge" and not isinstance(rows, Formed):
         raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
     kind: Any = Descent if method == "bundle" else partial(PaperDescent, eps=eps)
@@ -303,8 +288,6 @@ def fit(
         descent = descent_of(kind, scaled, rows, lam, loss == "squared_hinge")
         descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
         descent.deadline = np.inf if max_seconds is None else started + max_seconds
-        if init is not None:
-            descent.go_on_from(init.descent)
         descent.run()
     lane = descent.lane
     if method != "paper" and descent.unit < lane.P:  # stopped early: at 0 every loss is 1
@@ -339,11 +322,11 @@ def descent_of(kind: Any, join: Join, rows: Formed | Counted, lam: float, square
 def fit_path(
     join: Join, lams: Iterable[Number], eps: float = 0.1, engine: str | Engine = "auto", **options: Any
 ) -> list[RelationalFit]:
-    """Fit at several lam; each fit starts from the planes of the one before, which are below the hinge for any lam.
+    """Fit at several lam, and warn once.
 
     Args:
         join: A `Join`.
-        lams: The values, > 0; they are fitted from the largest to the smallest.
+        lams: The values, > 0.
         eps: The accuracy of the sketch's counts, in (0, 1].
         engine: As in `fit`.
         options: Other arguments of `fit`.
@@ -356,13 +339,11 @@ def fit_path(
     """
     if not isinstance(lams, Iterable):
         raise InputError(f"lams is {lams!r}: several values are needed.")
-    values, fits, before = [float(lam) for lam in lams], {}, None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        for lam in sorted(set(values), reverse=True):
-            before = fits[lam] = fit(join, lam, eps, engine, init=before, **options)
-    warn_of_uncertified(list(fits.values()))
-    return [fits[lam] for lam in values]
+        fits = [fit(join, float(lam), eps, engine, **options) for lam in lams]
+    warn_of_uncertified(fits)
+    return fits
 
 
 def result_of(join: Join, descent: Descent, lam: float, tol: float, why: str, started: float) -> RelationalFit:
@@ -394,9 +375,9 @@ def warn_of_uncertified(fits: list[RelationalFit]) -> None:
         scale = "Scale the numbers (scale='standard')"
         easier = f"{scale}, take a larger lam (a smaller C), another engine or a larger tol"
         further = {
-            "MAX_STEPS": f"{easier}; or more `max_steps`, `init=fit`, or `designs.fit` of `relational.design(join)`.",
+            "MAX_STEPS": f"{easier}; or more `max_steps`, or `designs.fit` of `relational.design(join)`.",
             "STALLED": f"{easier}.",
-            "INTERRUPTED": "Allow more time, or pass the fit as `init` to go on.",
+            "INTERRUPTED": "Allow more time.",
             "NOT_FINITE": f"{scale}.",
         }[status]
         warn(

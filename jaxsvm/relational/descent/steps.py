@@ -216,17 +216,9 @@ class Descent:
         """Take turns until the end."""
         if isinstance(self.rows, Formed) and self.rows.d > MANY_FEATURES:
             self.solve_by_products(self.rows)
-        elif len(self.lane.s) == 1:
+        else:
             self.start()
         run_passes(self, self.over, self.stop)
-
-    def go_on_from(self, other: Descent) -> None:
-        """Begin at the best point of another descent over the same rows; its planes are scaled."""
-        lane, known, more = self.lane, other.lane, self.unit / other.unit
-        lane.w = lane.best = known.best
-        lane.mu, lane.s, lane.pull = known.mu, more * known.s, more * known.pull
-        lane.off, lane.wide = more * known.off, more * known.wide
-        lane.raise_bound()
 
     def solve_by_products(self, rows: Formed) -> None:
         """Begin at the optimum, as far as products with the rows find it: one evaluation, which nothing interrupts."""

@@ -304,17 +304,10 @@ def from_database(
 ) -> Join:  # fmt: skip
     """Make a join of tables or views of a database.
 
-    Args:
-        source: DuckDB: a connection, or the path of a file. PostgreSQL: the connection of ibis, `ibis.postgres.connect`
-            (`pip install 'ibis-framework[postgres]'`).
-        tables: Names of tables or views; or names with the SQL that stands for them in FROM, such as `{"sales":
-            "read_parquet('sales/*.parquet')"}`.
-        label: As in `Join`, like all further arguments.
-        features: The columns of each table that are features.
-        keys: The columns that join.
-        categorical: Columns that are categories, by table.
-        positive: The label that is +1.
-        missing: "refuse" or "impute".
+    `source` is DuckDB's connection, or the path of its file; or, of PostgreSQL, the connection of ibis,
+    `ibis.postgres.connect` (`pip install 'ibis-framework[postgres]'`). `tables` are names of tables or views; or names
+    with the SQL that stands for them in FROM, such as `{"sales": "read_parquet('sales/*.parquet')"}`. The label and all
+    further arguments are those of `Join`.
 
     Raises:
         InputError: On a database that cannot be opened or queried, and on anything that `Join` refuses.
