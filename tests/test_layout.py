@@ -59,7 +59,7 @@ LINES = {
     "plots": 377,
     "points": 354,
     "problems": 3_041,
-    "relational": 3_100,
+    "relational": 3_066,
     "results": 581,
     "runtime": 1_101,
     "screening": 745,
