@@ -86,10 +86,6 @@ def _around(outer: str, inner: Callable[[Any, "Trial"], Any]) -> Callable[[Any, 
     return lambda svm, trial: getattr(svm, outer)(inner(svm, trial))
 
 
-def _unchecked(svm: Any, trial: "Trial") -> Any:
-    return svm.sampled(_frank_wolfe("smo", 1000)(svm, trial), final_check="none")
-
-
 def _newton(method: str) -> Callable[[Any, "Trial"], Any]:
     return lambda svm, trial: svm.Newton(tol=trial.tol, method=method, max_steps=60)
 
@@ -102,24 +98,8 @@ def _working_set(svm: Any, trial: "Trial") -> Any:
     return svm.WorkingSet(tol=trial.tol, size=16, fresh=8, max_steps=_steps(trial, 2000))
 
 
-def _sdca(svm: Any, trial: "Trial") -> Any:
-    return svm.SDCA(tol=trial.tol, max_steps=_steps(trial, 20_000))
-
-
 def _interior_point(svm: Any, trial: "Trial") -> Any:
     return svm.InteriorPoint(tol=trial.tol, max_steps=60)
-
-
-def _pegasos(svm: Any, trial: "Trial") -> Any:
-    return svm.Pegasos(steps=600, batch=min(4, trial.form.n), tol=trial.tol)
-
-
-def _ball_sgd(svm: Any, trial: "Trial") -> Any:
-    return svm.BallSGD(trial.radius, steps=600, batch=min(4, trial.form.n), tol=trial.tol)
-
-
-def _perceptron(svm: Any, trial: "Trial") -> Any:
-    return svm.Perceptron(5 * trial.form.n, output="average", tol=trial.tol)
 
 
 def _batch_perceptron(batch: int | None, **options: Any) -> Callable[[Any, "Trial"], Any]:
@@ -139,7 +119,9 @@ SOLVERS = {
     "core vectors": Solver(SIMPLEX, REGULARIZED, _core),
     "sampled fw away": Solver(SIMPLEX, REGULARIZED, _around("sampled", _frank_wolfe("away", 1000))),
     "sampled fw smo": Solver(("squared",), REGULARIZED, _around("sampled", _frank_wolfe("smo", 1000))),
-    "sampled fw smo, unchecked": Solver(("squared",), REGULARIZED, _unchecked),
+    "sampled fw smo, unchecked": Solver(
+        ("squared",), REGULARIZED, lambda svm, t: svm.sampled(_frank_wolfe("smo", 1000)(svm, t), final_check="none")
+    ),
     "sampled core vectors": Solver(("squared",), REGULARIZED, _around("sampled", _core), largest=130),
     "polished fw classic": Solver(("squared",), REGULARIZED, _around("polished", _frank_wolfe("classic"))),
     "polished fw smo": Solver(SIMPLEX, REGULARIZED, _around("polished", _frank_wolfe("smo"))),
@@ -152,11 +134,17 @@ SOLVERS = {
     "smo": Solver(BOX, ANY, _smo()),
     "smo of one": Solver(BOX, REGULARIZED, _smo(variables=1)),
     "smo seldom afresh": Solver(("hinge",), ANY, _smo(refresh_every=50_000)),
-    "sdca": Solver(BOX, REGULARIZED, _sdca),
+    "sdca": Solver(BOX, REGULARIZED, lambda svm, t: svm.SDCA(tol=t.tol, max_steps=_steps(t, 20_000))),
     "interior point": Solver(BOX, ANY, _interior_point),
-    "pegasos": Solver(("hinge",), REGULARIZED, _pegasos),
-    "ball sgd": Solver(("hinge",), REGULARIZED, _ball_sgd),
-    "perceptron": Solver(("hinge",), REGULARIZED, _perceptron),
+    "pegasos": Solver(
+        ("hinge",), REGULARIZED, lambda svm, t: svm.Pegasos(steps=600, batch=min(4, t.form.n), tol=t.tol)
+    ),
+    "ball sgd": Solver(
+        ("hinge",), REGULARIZED, lambda svm, t: svm.BallSGD(t.radius, steps=600, batch=min(4, t.form.n), tol=t.tol)
+    ),
+    "perceptron": Solver(
+        ("hinge",), REGULARIZED, lambda svm, t: svm.Perceptron(5 * t.form.n, output="average", tol=t.tol)
+    ),
     "sbp": Solver(("slack",), ANY, _batch_perceptron(1)),
     "sbp in batches": Solver(("slack",), ANY, _batch_perceptron(8, fill=True)),
     "sbp exact": Solver(("slack",), ANY, _batch_perceptron(None, average="linear"), largest=130),

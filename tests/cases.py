@@ -30,11 +30,6 @@ class Problem:
     def n(self):
         return len(self.y)
 
-    @property
-    def stiffness(self):
-        """``Delta^2 C``: largest diagonal entry of ``Kt`` over the ridge.  float32 loses the ridge beyond about 1e7."""
-        return float((self.K.diagonal().max() + 1) * self.C + 1)
-
 
 def average_squared_distance(x):
     """Over all pairs: ``2 trace(Cov)``, the paper's ``sigma^2``."""
@@ -95,7 +90,7 @@ def _blobs(rng, n, d, distance, fraction=0.5):
 
 
 def hard_cases() -> list[Problem]:
-    """Named hard problems.  All have a positive definite ``Kt`` in float64; see ``Problem.stiffness`` for float32."""
+    """Named hard problems.  All have a positive definite ``Kt`` in float64."""
     rng = np.random.default_rng(2024)
     x, y = _blobs(rng, 40, 3, 2.0)
     repeated_x, repeated_y = np.repeat(x, 4, 0), np.repeat(y, 4)

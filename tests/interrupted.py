@@ -2,9 +2,6 @@
 
 It warms up, so that no compilation is measured, says `ready SECONDS` (how long the call takes), and then, for each line
 on stdin, begins the call (`begin`), and says how it ended: a line of JSON. Nothing in it knows when the signal comes.
-
-`python interrupted.py loops` runs loops of calls that never end by themselves, one loop after another. It says `begin`
-once a call has taken steps, `returned` when a call has ended and its loop goes on, `raised` when a loop has ended.
 """
 
 import json
@@ -15,11 +12,11 @@ import time
 import warnings
 
 import numpy as np
+from oracle_hinge import parabola
 
 import jaxsvm
 from jaxsvm import SMO, FrankWolfe, Newton
 from jaxsvm.kernels import RBF
-from jaxsvm.loop import bursts
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.path import coarse_to_fine
 
@@ -29,14 +26,7 @@ ENDLESS = FrankWolfe(variant="classic", tol=1e-14, max_steps=2**30)
 PAIRS = FrankWolfe(tol=1e-9)
 
 
-def data():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(N, 3))
-    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
-    return x, np.where(rng.random(N) < 0.1, -y, y)
-
-
-X, Y = data()
+X, Y = parabola(N, 3)
 GRAM = jaxsvm.gram(RBF(0.5), X)
 
 
@@ -132,42 +122,6 @@ KINDS = {
 }
 
 
-LOOPS = {
-    "fit": lambda **how: jaxsvm.fit(jaxsvm.svm_problem(GRAM, Y), ENDLESS, **how),
-    "path": lambda **how: jaxsvm.solve_path(jaxsvm.svm_problem(GRAM, Y), CS, solver=ENDLESS, **how),
-    "folds": lambda **how: jaxsvm.cross_validate(jaxsvm.svm_problem(GRAM, Y), CS, 3, solver=ENDLESS, **how),
-    "classes": lambda **how: jaxsvm.fit_many(
-        jaxsvm.one_versus_rest(lambda signs: jaxsvm.svm_problem(GRAM, signs), (Y > 0) * 1), ENDLESS, **how
-    ),
-}
-
-
-def loops():
-    """Each loop twice: told to return what is certified, and to raise."""
-    Interruption.seconds_to_repeat = math.inf  # however busy the machine is
-    burst, silent = bursts._burst, []
-
-    def announced(*arguments):
-        result = burst(*arguments)
-        if not silent:
-            silent.append(True)
-            say("begin")
-        return result
-
-    announced.lower = burst.lower
-    bursts._burst = announced
-    for interrupt in ("return", "raise"):
-        for call in LOOPS.values():
-            Interruption.last = -math.inf
-            try:
-                while True:
-                    silent.clear()
-                    call(interrupt=interrupt)
-                    say("returned")
-            except KeyboardInterrupt:
-                say("raised")
-
-
 def say(*words):
     print(*words, flush=True)
 
@@ -175,8 +129,6 @@ def say(*words):
 def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     warnings.simplefilter("ignore")
-    if sys.argv[1] == "loops":
-        return loops()
     call = KINDS[sys.argv[1]]
     for _ in range(2):  # the second time nothing is compiled
         started = time.monotonic()

@@ -330,15 +330,6 @@ def relative_gap_direct(K, y, C, alpha, weight=None, bias=True):
     return float(primal * 2 * R - 1)
 
 
-def decision_radius(diagonal, relative_gap, optimum, bias=True):
-    """Largest possible ``|h(x) - h*(x)|`` (calibrated, h/R) at a certified relative gap; ``diagonal = k(x, x)``.
-
-    The primal is 1-strongly convex in ``(w, b)``: ``1/2 |w - w*|^2 <= P(w) - P* <= relative_gap * P*``, and a decision
-    value moves by at most ``|w - w*| sqrt(k(x, x) + 1)``.
-    """
-    return np.sqrt(2 * max(relative_gap, 0.0) * optimum * (np.asarray(diagonal) + (1.0 if bias else 0.0)))
-
-
 def fw_gap(Kt, alpha):
     """``G = max_v (alpha - v)' grad R(alpha) = 2 (R - min_i s_i)``, in extended precision."""
     a = np.asarray(alpha).astype(LONG)

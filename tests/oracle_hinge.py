@@ -71,12 +71,18 @@ def _capped(P, N, k, room) -> tuple[float, float]:
 # --- Data ---
 
 
+def parabola(n=60, d=2, wrong=0.1, seed=0) -> tuple[np.ndarray, np.ndarray]:
+    """``x (n, d)``, and labels of a parabola, some of which are wrong."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d))
+    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
+    return x, np.where(rng.random(n) < wrong, -y, y)
+
+
 def noisy(n=60, seed=0, gamma=0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """``x (n, 2)``, labels of a parabola with a tenth of them wrong, and their RBF kernel matrix."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, 2))
-    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
-    return x, np.where(rng.random(n) < 0.1, -y, y), kernel_matrix("rbf", x, gamma=gamma)
+    x, y = parabola(n, seed=seed)
+    return x, y, kernel_matrix("rbf", x, gamma=gamma)
 
 
 # --- Box problems: max q'a - 1/2 a'Qa, 0 <= a <= U, optionally c'a = e ---
@@ -325,6 +331,16 @@ def hinge_dual(K, y, a, bias="none") -> float:
     """``D(a)``."""
     a = np.asarray(a).astype(LONG)
     return float(a.sum() - a @ (signed(K, y, bias).astype(LONG) @ a) / 2)
+
+
+def gap_of(K, y, C, fit, bias="none") -> float:
+    """The relative gap of a fit by definition: of the w and the bias that it returns, and of its dual point."""
+    y, a, v, b = np.asarray(y, float), np.asarray(fit.alpha, float), np.asarray(fit.dual_coef, float), float(fit.bias)
+    decision = np.asarray(K, float) @ v
+    square = v @ decision + (b * b if bias == "regularized" else 0.0)
+    primal = square / 2 + C * np.maximum(0, 1 - y * (decision + b)).sum()
+    dual = hinge_dual(K, y, a, bias) - (abs(b * (y @ a)) if bias == "free" else 0.0)
+    return (primal - dual) / dual
 
 
 # --- Slack problems ---

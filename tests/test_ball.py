@@ -10,7 +10,6 @@ import scipy.sparse
 from samples import data, exact, gram, svm
 
 import jaxsvm
-from jaxsvm import CoreVectorMachine
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
@@ -143,35 +142,6 @@ def test_points_that_are_one_have_a_radius_of_zero():
     fit = solved(jaxsvm.meb_problem(jaxsvm.gram(RBF(1.0), apart), sample_weight=[1, 1, 1, 1, 0]))
     assert fit.status.name == "CONVERGED" and float(fit.certificate.primal) == 0
     assert float(jnp.abs(fit.alpha[4])) == 0
-
-
-SIMPLEX = {
-    "classic": FrankWolfe(variant="classic", tol=1e-2, max_steps=30_000),
-    "away": FrankWolfe(variant="away", tol=1e-2),
-    "pairwise": FrankWolfe(variant="pairwise", tol=1e-2),
-    "pairs": FrankWolfe(variant="smo", tol=1e-2),
-    "core vectors": CoreVectorMachine(tol=1e-2),
-}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", SIMPLEX)
-def test_ball_of_points(name):
-    x, _ = data()
-    for kernel, K in ((Linear(), x @ x.T), (RBF(gamma=0.5), oracle.kernel_matrix("rbf", x, gamma=0.5))):
-        here = jaxsvm.meb_problem(jaxsvm.gram(kernel, x))
-        fit = jaxsvm.fit(here, SIMPLEX[name])
-        radius_squared = oracle_hinge.solve_meb(K)[1]
-        assert float(fit.certificate.dual) <= radius_squared * (1 + 1e-9)
-        assert float(fit.certificate.primal) >= radius_squared * (1 - 1e-9)
-        ball = jaxsvm.ball(fit, here)
-        assert float(ball.lower_radius) <= np.sqrt(radius_squared) * (1 + 1e-9)
-        assert jaxsvm.is_coreset(here, ball.coreset, 0.05)
-        assert not jaxsvm.is_coreset(here, ball.coreset[:1], 0.05)
-        if name == "pairs" and isinstance(kernel, Linear):
-            centre = np.asarray(ball.centre(x))
-            reach = np.linalg.norm(x - centre, axis=1).max()
-            assert reach == pytest.approx(float(ball.radius), rel=1e-6)
 
 
 def test_an_svm_with_constant_diagonal_is_a_ball():

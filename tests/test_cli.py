@@ -571,15 +571,6 @@ def test_bad_files(data, model, tmp_path):
         assert said in refusal(command, *arguments, tmp_path / name)
 
 
-def test_missing_values_are_told(flowers, tmp_path):
-    lines, broken = flowers[0].read_text().splitlines(), tmp_path / "broken.csv"
-    for value in ("", "NA"):
-        fields = lines[3].split(",")
-        fields[1] = value
-        broken.write_text("\n".join([*lines[:3], ",".join(fields), *lines[4:]]) + "\n")
-        assert "broken.csv, line 4" in refusal("fit", broken) and "column 'b' is missing" in refusal("fit", broken)
-
-
 def test_too_many_columns_are_refused_before_they_take_the_memory(data, tmp_path, monkeypatch):
     """Four lines with the index 2^31 - 2 died of memory."""
     file = tmp_path / "wide.svm"

@@ -1,10 +1,7 @@
 """The command on files as people have them: index columns, dates, categories, decimal commas, missing values."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -17,7 +14,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import SVC
-from test_cli import ROOT, invoke, refusal, report_of
+from test_cli import invoke, refusal, report_of
 
 import jaxsvm
 from jaxsvm import InputError, interchange
@@ -248,19 +245,6 @@ def test_options_that_are_given_twice(frame, tmp_path):
     assert report_of("fit", file, *several)["d"] == 1
     result = invoke("fit", file, "--C", 1, *several, "--C", 2)
     assert result.exit_code == 2 and "--C is given twice" in result.stderr
-
-
-def test_as_a_user_types_it(frame, tmp_path):
-    frame.to_csv(tmp_path / "train.csv")
-    environment = os.environ | {"JAXSVM_CACHE": "off", "PYTHONPATH": str(ROOT), "JAX_ENABLE_X64": "0"}
-    fit = "fit train.csv --drop when --label bought --impute mean --one-hot --out m.npz"
-    for words in (fit, "predict m.npz train.csv"):
-        command = [sys.executable, "-m", "jaxsvm", *words.split()]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) == {"yes", "no"} and "60 points, accuracy" in done.stderr
 
 
 @pytest.fixture(scope="module")

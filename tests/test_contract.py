@@ -585,6 +585,9 @@ def test_its_derivatives_are_those_of_the_oracle_or_refused(name):
     if not here.differentiable:
         with pytest.raises(jaxsvm.InputError, match="derivatives of a solution exist for"):
             implicit.value(here, fit)
+        solver = with_(PROBLEMS[name].solver, max_steps=9)
+        with pytest.raises(jaxsvm.InputError, match="derivatives of a solution exist for"):
+            jax.grad(lambda gamma: jaxsvm.fit(here.on(jaxsvm.gram(RBF(gamma), data()[0])), solver).R)(0.5)
         return
     again = jaxsvm.check(jax.jit(implicit.solution)(here, fit))
     np.testing.assert_allclose(again.dual_coef, fit.dual_coef, atol=1e-3)

@@ -360,15 +360,3 @@ def test_points_on_a_mesh_with_explicit_axes(spec):
         np.testing.assert_allclose(primal(path), primals(by_oracle)(), rtol=2e-3)
         jitted = jax.jit(lambda x: primal(jaxsvm.fit(squared(d._replace(x=x)))))(d.x)
         assert jitted == pytest.approx(by_oracle(2.0), rel=2e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("of", [jax.jacfwd, jax.hessian])
-def test_derivatives_by_a_python_float(of):
-    with jax.enable_x64(False):
-        d = on_device()
-
-        def value(gamma):
-            return primal(jaxsvm.fit(squared(d, kernel=RBF(gamma)), jaxsvm.Newton()))
-
-        np.testing.assert_allclose(of(value)(0.3), of(value)(jnp.float32(0.3)), rtol=1e-4)

@@ -8,10 +8,9 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse
-from test_relational import PATH, join_of
 
 import jaxsvm
-from jaxsvm import designs, relational
+from jaxsvm import designs
 from jaxsvm.designs import descent
 from jaxsvm.designs import measured as numbers
 from jaxsvm.designs.features import applied
@@ -114,18 +113,6 @@ def test_every_place_has_the_same_answer(tmp_path, monkeypatch):
             np.testing.assert_allclose(got.certificate.primal, wanted.certificate.primal, rtol=1e-8)
             np.testing.assert_array_equal(got.predict(x), wanted.predict(x))
             assert set(got.status.name.ravel() if got.status.shape else [got.status.name]) == {"CONVERGED"}
-
-
-@pytest.mark.thorough
-def test_a_join_is_a_design():
-    join = join_of(PATH, n=24)
-    rows = relational.design(join)
-    x, y, _ = join.materialise()
-    for loss in ("hinge", "squared_hinge"):
-        got = designs.fit(rows, 0.5, loss=loss, tol=1e-8)
-        wanted = designs.fit(designs.from_arrays(x, y), 0.5, loss=loss, tol=1e-8)
-        np.testing.assert_allclose(got.certificate.primal, wanted.certificate.primal, rtol=1e-7)
-        np.testing.assert_allclose(got.coef, wanted.coef, atol=1e-3)
 
 
 def test_several_classes_targets_and_values_of_C_share_the_passes():

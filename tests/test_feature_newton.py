@@ -1,12 +1,14 @@
 """Newton in features that reproduce the kernel: its features, paths, fits, and what follows where it is too slow."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from oracle_hinge import parabola
 
 import jaxsvm
 from jaxsvm.kernels import RBF
@@ -21,11 +23,7 @@ CS = np.geomspace(0.01, 1000, 10)
 KEY = jax.random.key(0)
 
 
-def samples(d=2):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(N, d))
-    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
-    return x, np.where(rng.random(N) < 0.1, -y, y)
+samples = functools.partial(parabola, N)
 
 
 def problem(dtype="float64", d=2, gamma=0.1, **options):

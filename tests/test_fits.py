@@ -1,6 +1,7 @@
 """A fit whatever its solver: faults that become a status, limits and interruptions, what is refused."""
 
 import dataclasses
+import functools
 import time
 import warnings
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from samples import data, exact, gram, svm
+from samples import data, exact, gram, hinge, svm
 
 import jaxsvm
 from jaxsvm import FrankWolfe, InputError, Status, polished, sampled
@@ -30,22 +31,24 @@ def test_one_bad_lane_does_not_spoil_the_others():
         jaxsvm.check(lanes)
 
 
-def test_traced_faults_become_a_status():
-    def status(y, weight):
-        return jaxsvm.fit(problem_of(y, weight), FrankWolfe()).status
-
-    def problem_of(y, weight):
-        return jaxsvm.svm_problem(gram(), y, 1.0, sample_weight=weight)
-
-    x, y = data()
-    ones = np.ones(len(y))
-    run = jax.jit(status)
-    assert run(y, ones).name == "CONVERGED"
-    assert run(ones, ones).name == "INFEASIBLE"  # one class
-    assert run(y * 2, ones).name == "INFEASIBLE"  # no signs
-    assert run(y, 0 * ones).name == "INFEASIBLE"
-    assert run(y, -ones).name == "INFEASIBLE"
-    assert run(y, (y > 0).astype(float)).name == "INFEASIBLE"  # one class has all the weight
+@pytest.mark.parametrize(
+    ("make", "solver"),
+    [
+        (functools.partial(jaxsvm.svm_problem), FrankWolfe()),
+        (functools.partial(jaxsvm.hinge_problem, bias="none"), jaxsvm.SMO()),
+        (functools.partial(jaxsvm.hinge_problem, bias="free"), jaxsvm.SMO()),
+        (functools.partial(jaxsvm.slack_problem, bias="free"), jaxsvm.StochasticBatchPerceptron(steps=9, batch=None)),
+    ],
+)
+def test_traced_faults_become_a_status(make, solver):
+    y, ones = data()[1], np.ones(60)
+    run = jax.jit(lambda y, value, weight: jaxsvm.fit(make(gram(), y, value, sample_weight=weight), solver).status)
+    assert run(y, 0.5, ones).name in ("CONVERGED", "MAX_STEPS")
+    faults = [(y, value, ones) for value in (-1.0, np.nan, np.inf)]
+    faults += [(labels, 0.5, ones) for labels in (ones, 2 * y)]  # one class; no signs
+    faults += [(y, 0.5, weight) for weight in (0 * ones, -ones, (y > 0) * 1.0)]  # at the last one class has all of it
+    faults += [] if make.func is jaxsvm.slack_problem else [(y, 0.0, ones)]
+    assert [run(*fault).name for fault in faults] == ["INFEASIBLE"] * len(faults)
 
 
 def test_traced_faults_of_a_box_become_a_status():
@@ -53,8 +56,8 @@ def test_traced_faults_of_a_box_become_a_status():
     q, upper, c = np.ones(len(y)), np.ones(len(y)), np.where(y > 0, 1.0, -2.0)
 
     @jax.jit
-    def status(q, upper, y, c):
-        return jaxsvm.fit(jaxsvm.box_problem(gram(), q, upper, y=y, c=c, e=0.5)).status
+    def status(q, upper, y, c, e=0.5):
+        return jaxsvm.fit(jaxsvm.box_problem(gram(), q, upper, y=y, c=c, e=e)).status
 
     def spoilt(values, value):
         return np.where(np.arange(len(y)) == 3, value, values)
@@ -65,22 +68,29 @@ def test_traced_faults_of_a_box_become_a_status():
         arguments = [q, upper, y, c]
         arguments[place] = spoilt(arguments[place], value)
         assert status(*arguments).name == "INFEASIBLE", (place, value)
+    assert status(q, upper, y, c, 2.0 * len(y)).name == "INFEASIBLE"  # out of reach
 
 
-def test_not_finite_and_not_psd():
-    x, y = data()
-    K = oracle.kernel_matrix("rbf", x, gamma=0.5)
-    broken = K.copy()
+@pytest.mark.parametrize(
+    ("make", "solver"),
+    [
+        (svm, FrankWolfe(variant="away")),
+        (svm, FrankWolfe(variant="smo")),
+        (svm, jaxsvm.Newton(tol=1e-8)),
+        (functools.partial(hinge, bias="free"), jaxsvm.SMO(tol=1e-6)),
+        (hinge, jaxsvm.WorkingSet(tol=1e-3)),
+    ],
+)
+def test_not_finite_and_not_psd(make, solver):
+    K = oracle.kernel_matrix("rbf", data()[0], gamma=0.5)
+    broken, indefinite = K.copy(), K - 3 * np.eye(len(K))
     broken[7, 9] = np.nan
-    run = jax.jit(lambda K: jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), y, 1.0), FrankWolfe()))
-    fit = run(broken)
-    assert fit.status.name == "NOT_FINITE"
-    indefinite = K - 3 * np.eye(len(y))
-    for variant in ("away", "smo"):
-        with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
-            fit = jaxsvm.fit(
-                jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), indefinite), y, 1.0), FrankWolfe(variant=variant)
-            )
+    fitted = lambda K: jaxsvm.fit(make(1.0).on(jaxsvm.gram(Precomputed(), K)), solver)  # noqa: E731
+    traced = jax.jit(fitted)
+    assert traced(broken).status.name == "NOT_FINITE"
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="NOT_PSD"):
+        host = fitted(indefinite)
+    for fit in (host, traced(indefinite)):
         assert fit.status.name == "NOT_PSD"
         assert np.isfinite(np.asarray(fit.alpha)).all()
 
@@ -199,37 +209,16 @@ def test_statuses_read_on_the_host():
     assert np.asarray(fit.status).dtype == np.int32
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("what", ["path", "ball", "tiled", "low rank"])
-def test_the_rest_lowers_for_every_platform(what):
-    def compute(x, y, C):
-        if what == "ball":
-            here = jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=0.5), x))
-            return jaxsvm.ball(jaxsvm.fit(here, FrankWolfe()), here).radius
-        options = {"tiled": {"tile": 16}, "low rank": {"rank": 8}}.get(what, {})
-        here = jaxsvm.gram(RBF(gamma=0.5), x, **options)
-        path = jaxsvm.solve_path(jaxsvm.svm_problem(here, y), jnp.stack([C, 2 * C, 4 * C]), tol=1e-3, lanes=2)
-        return path.alphas, path.certificate.relative_gap
-
-    with jax.enable_x64(False):
-        arguments = (
-            jax.ShapeDtypeStruct((40, 2), "float32"),
-            jax.ShapeDtypeStruct((40,), "float32"),
-            jax.ShapeDtypeStruct((), "float32"),
-        )
-        exported = jax.export.export(jax.jit(compute), platforms=["cpu", "cuda", "tpu"])(*arguments)
-    assert exported.platforms == ("cpu", "cuda", "tpu")
-
-
 # --- what is refused
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"C": 0.0}, "C is 0.0"),
-        ({"C": float("nan")}, "C is nan"),
-        ({"C": [1.0, 2.0]}, "C has shape"),
+        ({"value": -0.1}, "{} is -0.1"),
+        ({"value": float("nan")}, "{} is nan"),
+        ({"value": float("inf")}, "{} is inf"),
+        ({"value": [1.0, 2.0]}, "{} has shape"),
         ({"y": np.ones(60)}, "no sample of class -1"),
         ({"y": np.arange(60)}, "y holds the values"),
         ({"y": (np.ones(60), ("a", "b"))}, "y is a tuple"),
@@ -241,11 +230,16 @@ def test_the_rest_lowers_for_every_platform(what):
         ({"bias": "loose"}, "bias is 'loose'"),
     ],
 )
-@pytest.mark.parametrize("make", [jaxsvm.svm_problem, jaxsvm.hinge_problem])
-def test_bad_problems_are_refused(make, change, message):
-    arguments = {"gram": gram(), "y": data()[1], "C": 1.0} | change
-    with pytest.raises(jaxsvm.InputError, match=message):
-        make(arguments.pop("gram"), arguments.pop("y"), arguments.pop("C"), **arguments)
+@pytest.mark.parametrize(
+    ("make", "name"), [(jaxsvm.svm_problem, "C"), (jaxsvm.hinge_problem, "C"), (jaxsvm.slack_problem, "nu")]
+)
+def test_bad_problems_are_refused(make, name, change, message):
+    arguments = {"y": data()[1], "value": 1.0} | change
+    with pytest.raises(jaxsvm.InputError, match=message.format(name)):
+        make(gram(), arguments.pop("y"), arguments.pop("value"), **arguments)
+    if name == "C":
+        with pytest.raises(jaxsvm.InputError, match="C is 0.0"):
+            make(gram(), data()[1], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -257,12 +251,28 @@ def test_bad_problems_are_refused(make, change, message):
         (lambda: sampled(polished(FrankWolfe())), "order"),
         (lambda: polished(FrankWolfe(), 0), "products"),
         (lambda: polished(jaxsvm.SMO()), "solver is SMO"),
-        (lambda: jaxsvm.fit(svm(), FrankWolfe(tol=0.0)), "tol is 0"),
-        (lambda: jaxsvm.fit(svm(), FrankWolfe(stop="soon")), "stop"),
         (lambda: jaxsvm.fit(svm(), FrankWolfe(start="nowhere")), "start"),
         (lambda: jaxsvm.fit(svm(), FrankWolfe(), init=np.ones(3)), "init"),
         (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), []), "Cs"),
-        (lambda: jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, -1.0]), "positive"),
+        (lambda: jaxsvm.fit(svm(bias="free"), FrankWolfe()), "free bias"),
+        (lambda: jaxsvm.fit(svm(bias="free"), jaxsvm.CoreVectorMachine()), "free bias"),
+        (lambda: jaxsvm.fit(svm(bias="free"), sampled(FrankWolfe())), "free bias"),
+        (lambda: jaxsvm.fit(svm(bias="free"), jaxsvm.WorkingSet()), "free bias"),  # without a lid
+        (lambda: jaxsvm.fit(hinge(bias="free"), jaxsvm.SDCA()), "free bias"),
+        (lambda: jaxsvm.fit(hinge(bias="free"), jaxsvm.Perceptron(5)), "free bias"),
+        (lambda: jaxsvm.fit(hinge(bias="free"), jaxsvm.SMO(variables=1)), "variables is 1"),
+        (lambda: jaxsvm.SMO(variables=3), "variables is 3"),
+        (lambda: jaxsvm.SDCA(order="sorted"), "order"),
+        (lambda: jaxsvm.Perceptron(5, order="sorted"), "order"),
+        (lambda: jaxsvm.Perceptron(5, output="best"), "output"),
+        (lambda: jaxsvm.StochasticBatchPerceptron(batch=0), "batch is 0"),
+        (lambda: jaxsvm.StochasticBatchPerceptron(average="median"), "average is 'median'"),
+        (lambda: jaxsvm.Newton(method="fast"), "method"),
+        (lambda: jaxsvm.Newton(factor_limit=0), "factor_limit"),
+        (lambda: jaxsvm.WorkingSet(size=2), "size is 2"),
+        (lambda: jaxsvm.WorkingSet(fresh=1), "fresh is 1"),
+        (lambda: jaxsvm.WorkingSet(size=8, fresh=9), "fresh is 9"),
+        (lambda: jaxsvm.WorkingSet(size=16, fresh=8, cache=10), "cache is 10: .* size = 16"),
     ],
 )
 def test_bad_configurations_are_refused(make, message):

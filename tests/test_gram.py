@@ -88,42 +88,6 @@ def test_every_method_against_numpy(name, storage, sparse):
         close(value, want)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("storage", STORAGE)
-def test_float32_and_python_indices(storage, sparse):
-    operator = make(RBF(0.4), storage, sparse, np.float32)
-    K = rbf(X.astype(np.float32), X.astype(np.float32), 0.4)
-    assert operator.dtype == jnp.float32
-    np.testing.assert_allclose(operator.row(3), K[3], atol=1e-6)
-    np.testing.assert_allclose(operator.row(np.int64(3)), K[3], atol=1e-6)
-    np.testing.assert_allclose(operator.rows(np.array([3, 1])), K[[3, 1]], atol=1e-6)
-    np.testing.assert_allclose(operator.block(np.array([3, 1]), np.array([0])), K[[3, 1]][:, [0]], atol=1e-6)
-    product = operator.matvec(jnp.asarray(V, jnp.float32))
-    assert product.dtype == jnp.float32
-    np.testing.assert_allclose(product, K @ V, atol=1e-5)
-
-
-@pytest.mark.parametrize("storage", STORAGE)
-def test_expansion_is_the_decision_function(storage):
-    kernel, truth = TRUTH["rbf" if storage == "tiled" else "sum"]
-    coef, support = jnp.asarray(SPARSE_V), np.flatnonzero(SPARSE_V)
-    want = truth(NEW, X) @ SPARSE_V
-    close = functools.partial(np.testing.assert_allclose, desired=want, rtol=1e-11, atol=1e-12)
-    for sparse in (False, True):
-        operator = make(kernel, storage, sparse)
-        for chosen in (None, support):
-            basis, weights = operator.expansion(coef, chosen)
-            assert weights.shape == ((N,) if chosen is None else (len(support),)) and basis.size == len(weights)
-            close(basis.apply(NEW, weights, 4))
-        close(basis.apply(NEW, weights))
-        close(basis.apply(NEW, weights, 100))
-        close(basis.apply(scipy.sparse.csr_matrix(NEW), weights, 4))
-    close(jax.jit(type(basis).__call__)(basis, jnp.asarray(NEW)) @ weights)
-    with pytest.raises(InputError, match="^x_new has 3 features: 4"):
-        basis.apply(NEW[:, :3], weights)
-
-
 def test_a_large_sparse_basis_stays_a_small_program():
     """Tiles of basis functions are a loop: unrolled, 100,000 support vectors would compile for minutes."""
 
@@ -475,31 +439,6 @@ def test_sparse_products_never_hold_the_dense_points():
 # --- transformations
 
 
-@pytest.mark.parametrize("storage", STORAGE)
-def test_jit_and_vmap_over_gamma_compile_once(storage):
-    traces = []
-
-    @jax.jit
-    def products(gammas, v):
-        traces.append(1)
-
-        def one(gamma):
-            operator = gram(RBF(gamma), X, **STORAGE[storage])
-            return operator.matvec(v), operator.support_matvec(v), operator.row(jnp.int32(3)), operator.diag()
-
-        return jax.vmap(one)(gammas)
-
-    for gammas in (np.array([0.1, 0.7]), np.array([0.2, 3.0])):
-        product, of_support, row, diagonal = products(gammas, jnp.asarray(SPARSE_V))
-        for k, gamma in enumerate(gammas):
-            K = rbf(X, X, gamma)
-            np.testing.assert_allclose(product[k], K @ SPARSE_V, rtol=1e-10)
-            np.testing.assert_allclose(of_support[k], K @ SPARSE_V, rtol=1e-10)
-            np.testing.assert_allclose(row[k], K[3], rtol=1e-10)
-            np.testing.assert_allclose(diagonal[k], 1, rtol=1e-14)
-    assert len(traces) == 1
-
-
 def test_support_products_under_vmap_over_vectors():
     lanes = jnp.stack([jnp.asarray(SPARSE_V), jnp.asarray(V), jnp.zeros(N)])
     operator = gram(RBF(0.4), X, tile=3)
@@ -526,13 +465,6 @@ def test_lowers_for_every_platform_in_float32():
 
     exported = jax.export.export(jax.jit(everything), platforms=["cpu", "cuda", "tpu"])(scalar, x, points, v)
     assert not re.search(r"tensor<\d+x\w*f64>", exported.mlir_module())  # scalars that only get rounded do no harm
-
-
-def test_float32_data_stays_float32_where_x64_is_off():
-    with jax.enable_x64(False):
-        operator = gram(RBF(0.4), X.astype(np.float32), tile=TILE, dtype=np.float64)  # what cannot be had
-        assert operator.dtype == jnp.float32 and operator.row(0).dtype == jnp.float32
-        assert gram(RBF(0.4), X).dtype == jnp.float32
 
 
 # --- low rank
@@ -585,14 +517,6 @@ def test_pivoted_landmarks_are_the_greedy_ones_and_distinct():
     np.testing.assert_allclose(landmarks, X[want], atol=1e-12)
     exhausted = gram(Linear(), RNG.normal(size=(12, 2)), rank=9)
     assert len(np.unique(np.asarray(exhausted.features.x), axis=0)) == 9
-
-
-def test_linear_kernel_of_low_rank_is_exact():
-    for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-4)):
-        x = np.random.default_rng(4).normal(size=(40, 3)).astype(dtype)
-        operator = gram(Linear(), x, rank=8)
-        np.testing.assert_allclose(operator.rows(jnp.arange(40)), x @ x.T, atol=tolerance)
-        assert operator.dtype == dtype
 
 
 @pytest.mark.parametrize(

@@ -207,20 +207,6 @@ def test_second_derivatives_in_mixed_modes(outer, inner):
     np.testing.assert_allclose(jax.jit(outer(inner(rbf_loss)))(WHERE), expected, rtol=CLOSE, atol=1e-7)
 
 
-@pytest.mark.slow
-def test_gradients_in_lanes_and_in_a_users_jit():
-    """Lanes, jit and single calls agree; so do Python loops over C."""
-
-    def gradient(C):
-        return jax.grad(lambda C: rbf_loss(jnp.log(jnp.stack([C, jnp.asarray(0.5)])), TIGHT))(C)
-
-    Cs = jnp.array([0.5, 5.0, 30.0])
-    lanes = jax.jit(jax.vmap(gradient))(Cs)
-    single = jax.jit(gradient)
-    np.testing.assert_allclose(lanes, [single(C) for C in Cs], rtol=1e-4)
-    np.testing.assert_allclose(lanes[0], gradient(Cs[0]), rtol=1e-4)
-
-
 @pytest.mark.parametrize("name", often(["C", "points, tiled", "Nystroem"]))
 def test_float32(name):
     build, theta = CASES[name]
@@ -380,15 +366,6 @@ def test_faults_are_said():
         implicit.solution(here, np.ones(N, bool), method="lu")
     with pytest.raises(jaxsvm.InputError, match="BallProblem"):
         implicit.solution(jaxsvm.meb_problem(here.gram))
-
-
-def test_a_ball_is_refused_rather_than_given_no_derivative():
-    def radius(x):
-        here = jaxsvm.meb_problem(jaxsvm.gram(RBF(0.5), x))
-        return fit(here, FrankWolfe(tol=1e-3)).R
-
-    with pytest.raises(jaxsvm.InputError, match="BallProblem"):
-        jax.grad(radius)(data()[0])
 
 
 def test_a_support_that_is_none_of_a_solution_is_not_certified():

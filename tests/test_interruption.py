@@ -46,21 +46,6 @@ ENVIRONMENT = os.environ | {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
 }
 
-COMMAND = """
-import signal, sys
-from jaxsvm.loop import bursts as compiled
-burst = compiled._burst
-def first(*arguments):
-    result = burst(*arguments)
-    print("begin", file=sys.stderr, flush=True)
-    compiled._burst = burst
-    return result
-first.lower = burst.lower
-compiled._burst = first
-from jaxsvm.cli import main
-main()
-"""
-
 
 class Worker:
     """A process of `interrupted.py`, warmed up."""
@@ -111,74 +96,20 @@ def trials(kind, count, limit):
     return took
 
 
-@pytest.mark.thorough
-def test_two_of_them_end_a_loop_of_calls_and_one_where_that_is_asked_for():
-    """Of fits, paths, folds and machines of classes: real signals, and the calls never end by themselves."""
-    command = [sys.executable, str(HERE / "interrupted.py"), "loops"]
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-    watchdog = threading.Timer(300, process.kill)
-    watchdog.start()
-    try:
-        for expected in (["returned", "raised"], ["raised"]):
-            for kind in interrupted.LOOPS:
-                for word in expected:
-                    assert process.stdout.readline() == "begin\n", kind
-                    process.send_signal(signal.SIGINT)
-                    assert process.stdout.readline() == f"{word}\n", kind
-        assert process.wait(60) == 0
-    finally:
-        watchdog.cancel()
-        process.kill()
-
-
-@pytest.mark.parametrize("kind", ["fit", pytest.param("chain", marks=pytest.mark.slow)])
-def test_ctrl_c(kind):
-    trials(kind, 2, LENIENT)
+def test_ctrl_c():
+    trials("fit", 2, LENIENT)
 
 
 FIFTY = {
     "fit": 7, "hinge fit": 8, "path": 6, "chain": 11, "newton chain": 3, "folds": 5,
     "hinge folds": 2, "tune": 4,
 }  # fmt: skip
-"""With four of the command line."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FIFTY)
 def test_fifty_of_them(kind):
     trials(kind, FIFTY[kind], SECONDS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["fit", "path"])
-def test_ctrl_c_on_the_command_line(tmp_path, command):
-    """The model and the report are there, and the exit code says what came in between."""
-    table = tmp_path / "data.csv"
-    x = np.random.default_rng(0).normal(size=(20_000, 8))
-    y = np.where(x[:, 0] * x[:, 1] + np.random.default_rng(1).normal(size=20_000) > 0, 1, -1)
-    np.savetxt(table, np.column_stack([x, y]), delimiter=",", header="a,b,c,d,e,f,g,h,y", comments="")
-    options = ["--loss", "hinge", "--tol", "1e-9", "--json", "--out", str(tmp_path / "model.npz")]
-    options += ["--C", "1e-4,1,100", "--folds", "3"] if command == "path" else ["--C", "100"]
-    environment = ENVIRONMENT | {"JAXSVM_CACHE": str(tmp_path.parent / "programs")}
-    took = []
-    for attempt in range(3):  # the first compiles; its answer counts, its time does not
-        arguments = [sys.executable, "-c", COMMAND, command, str(table), *options]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen(arguments, env=environment, **pipes)
-        assert process.stderr.readline() == "begin\n"
-        time.sleep(random.Random(attempt).uniform(0.3, 2.0))
-        sent = time.time()
-        process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=120)
-        assert process.returncode == 130, error
-        report = json.loads(out)
-        rows = report["path"] if command == "path" else [report]
-        assert {row["status"] for row in rows} <= {"CONVERGED", "INTERRUPTED"}
-        assert all(np.isfinite(row["relative_gap"]) for row in rows)
-        assert jaxsvm.load_model(tmp_path / "model.npz").coef.size > 0
-        took.append(time.time() - sent)
-    print(f"command {command}: {took}")
-    assert max(took[1:]) < SECONDS + 0.5, took  # and Python's own exit
 
 
 @pytest.mark.parametrize(
@@ -360,6 +291,11 @@ CALLS = {
     "path": lambda **options: jaxsvm.solve_path(squared(), CS, tol=1e-3, **options),
     "tune": lambda **options: jaxsvm.tune(RBF(0.5), interrupted.X, interrupted.Y, folds=2, steps=5, **options),
     "folds": lambda **options: jaxsvm.cross_validate(squared(), CS[:2], 2, solver=interrupted.PAIRS, **options),
+    "classes": lambda **options: jaxsvm.fit_many(
+        jaxsvm.one_versus_rest(lambda signs: jaxsvm.svm_problem(interrupted.GRAM, signs), (interrupted.Y > 0) * 1),
+        interrupted.PAIRS,
+        **options,
+    ),
 }
 
 
@@ -496,7 +432,7 @@ def test_a_callback_that_raises_is_no_first_of_two():
             CALLS["fit"](callback=callback)
 
 
-@pytest.mark.parametrize("kind", ["fit", "chain", "folds"])
+@pytest.mark.parametrize("kind", ["fit", "chain", "folds", "classes"])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_the_first_raises_where_that_is_asked_for(kind, monkeypatch):
     press(monkeypatch, lambda number: number == 1)

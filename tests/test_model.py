@@ -139,18 +139,6 @@ def test_scaling_is_done_to_new_points():
     )
 
 
-def test_far_points_in_float32(tmp_path):
-    """Offset 1e4: the shift of training is taken off new points too, in a model and after a file."""
-    far = (X + 1e4).astype(np.float32)
-    fit, problem = fit_of("float32"), jaxsvm.svm_problem(jaxsvm.gram(RBF(0.4), far), Y, 2.0)
-    new = (NEW + 1e4).astype(np.float32)
-    want = rbf(new, far, 0.4) @ np.asarray(fit.dual_coef, float) + float(fit.bias)
-    model = jaxsvm.compact(fit, problem)
-    model.save(tmp_path / "model.npz")
-    for same in (model, jaxsvm.load_model(tmp_path / "model.npz")):
-        np.testing.assert_allclose(jaxsvm.decision_function(same, new), want, atol=1e-4)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("sparse", [False, True])
 def test_prediction_rounds_as_training_does(sparse, tmp_path):

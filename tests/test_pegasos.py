@@ -188,20 +188,6 @@ def test_the_certificate_brackets_the_optimum(kind, bias):
     assert value == pytest.approx(float(fit.certificate.primal), rel=1e-9)
 
 
-def test_weight_zero_is_absence():
-    x, y = data()
-    weight = np.where(np.arange(N) % 5 == 2, 0.0, 1.0 + np.arange(N) % 2)
-    fit = jaxsvm.check(
-        jaxsvm.fit(problem("dense", sample_weight=weight), Pegasos(batch=BATCH, tol=5e-2, check_every=CHECK))
-    )
-    assert (np.asarray(fit.alpha)[weight == 0] == 0).all()
-    assert (np.asarray(fit.dual_coef)[weight == 0] == 0).all()
-    often = np.repeat(np.arange(N), weight.astype(int))
-    longer = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x[often]), y[often], C, bias="none")
-    exact = jaxsvm.fit(longer, jaxsvm.SMO(tol=1e-8)).certificate.dual
-    assert fit.certificate.dual <= exact * (1 + 1e-7) <= fit.certificate.primal * (1 + 2e-7)
-
-
 def test_steps_and_evaluations_are_counted():
     with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
         fit = jaxsvm.fit(problem("kernel"), Pegasos(steps=57, batch=BATCH, tol=1e-9, check_every=CHECK))

@@ -1,8 +1,12 @@
-"""The Perceptron: the bound on its mistakes, its outputs, what it refuses."""
+"""The Perceptron: the bound on its mistakes, its outputs; and the order of its visits, which is that of SDCA."""
+
+import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from samples import N, data, hinge
 
 import jaxsvm
@@ -77,14 +81,18 @@ def test_the_best_multiple_is_the_best():
     assert primal(1.0) <= min(primal(t) for t in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0))
 
 
-@pytest.mark.parametrize(
-    ("make", "word"),
-    [
-        (lambda: Perceptron(5, output="best"), "output"),
-        (lambda: Perceptron(5, order="sorted"), "order"),
-        (lambda: jaxsvm.fit(hinge(bias="free"), Perceptron(5)), "free bias"),
-    ],
-)
-def test_refuses(make, word):
-    with pytest.raises(jaxsvm.InputError, match=word):
-        make()
+@pytest.mark.parametrize("solver", [jaxsvm.SDCA(), jaxsvm.Perceptron(10)], ids=["sdca", "perceptron"])
+def test_an_epoch_visits_everyone_present_once(solver):
+    """Absent samples, as in a fold or a pair of classes, take no step."""
+    present = np.flatnonzero(np.arange(N) % 4 == 0)
+    here = hinge().weighted(np.isin(np.arange(N), present) * 1.0)
+    start, m = solver.init(here, jax.random.key(1)).visits, len(present)
+
+    @functools.partial(jax.jit, static_argnames="order")
+    def visited(visits, order):
+        return lax.scan(lambda visits, t: visits.following(t, order), visits, jnp.arange(8 * m))[1].reshape(8, m)
+
+    epochs, draws = np.asarray(visited(start, "permuted")), np.asarray(visited(start, "random"))
+    assert (np.sort(epochs) == present).all()
+    assert len({tuple(epoch) for epoch in epochs}) == 8
+    assert set(draws.ravel().tolist()) == set(present.tolist())

@@ -7,6 +7,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
+from oracle_hinge import parabola
 
 import jaxsvm
 from jaxsvm import FrankWolfe, Status
@@ -17,10 +18,7 @@ N = 60
 
 @functools.cache
 def hard():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(N, 6))
-    y = np.where(x[:, 0] + x[:, 1] ** 2 > 0.7, 1.0, -1.0)
-    y = np.where(rng.random(N) < 0.1, -y, y)
+    x, y = parabola(N, 6)
     return jaxsvm.svm_problem(jaxsvm.gram(Polynomial(2, 0.3), x), y, 1e4)
 
 

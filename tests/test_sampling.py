@@ -10,16 +10,6 @@ import pytest
 from jaxsvm.numerics.sampling import balanced_draw
 
 
-def test_lowers_for_every_platform_in_float32():
-    def draw(values, key):
-        return balanced_draw(jax.random.wrap_key_data(key), values, values > 0, 6)
-
-    with jax.enable_x64(False):
-        arguments = jax.ShapeDtypeStruct((517,), "float32"), jax.ShapeDtypeStruct((2,), "uint32")
-        exported = jax.export.export(jax.jit(draw), platforms=["cpu", "cuda", "tpu"])(*arguments)
-    assert exported.platforms == ("cpu", "cuda", "tpu")
-
-
 @functools.cache
 def drawn(size):
     return jax.jit(jax.vmap(lambda key, y, eligible: balanced_draw(key, y, eligible, size), (0, None, None)))

@@ -90,16 +90,6 @@ def test_entry():
     assert [float(selection.entry(values, jnp.int32(i))) for i in range(5)] == [0, 1, 2, 3, 4]
 
 
-def test_lowers_for_every_platform_in_float32():
-    def everything(values):
-        return selection.argmin(values), selection.argmax(values)
-
-    with jax.enable_x64(False):
-        argument = jax.ShapeDtypeStruct((517,), "float32")
-        exported = jax.export.export(jax.jit(everything), platforms=["cpu", "cuda", "tpu"])(argument)
-    assert exported.platforms == ("cpu", "cuda", "tpu")
-
-
 # --- T20
 
 

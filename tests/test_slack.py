@@ -170,44 +170,6 @@ def test_feasible_point_repairs_whatever_it_is_given():
             assert bias == "none" or abs(y @ p) <= 1e-14
 
 
-def test_traced_faults_become_a_status():
-    _, y, K = data()
-
-    @jax.jit
-    def status(y, nu, weight):
-        problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, nu, bias="free", sample_weight=weight)
-        return begin(problem, StochasticBatchPerceptron(batch=None), jax.random.key(0)).status
-
-    ones = np.ones(N)
-    assert status(y, 0.5, ones) == Status.RUNNING
-    assert status(y, -0.5, ones) == Status.INFEASIBLE
-    assert status(y, np.nan, ones) == Status.INFEASIBLE
-    assert status(y, np.inf, ones) == Status.INFEASIBLE
-    assert status(ones, 0.5, ones) == Status.INFEASIBLE
-    assert status(2 * y, 0.5, ones) == Status.INFEASIBLE
-    assert status(y, 0.5, -ones) == Status.INFEASIBLE
-    assert status(y, 0.5, (y > 0) * 1.0) == Status.INFEASIBLE
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"nu": -0.1}, "nu is -0.1"),
-        ({"nu": float("nan")}, "nu is nan"),
-        ({"nu": float("inf")}, "nu is inf"),
-        ({"nu": [0.1, 0.2]}, "nu has shape"),
-        ({"y": np.ones(N)}, "y has no sample of class -1"),
-        ({"sample_weight": np.full(N, np.nan)}, "sample_weight has 60 value"),
-        ({"bias": "loose"}, "bias is 'loose'"),
-    ],
-)
-def test_bad_problems_are_refused(change, message):
-    _, y, K = data()
-    arguments = {"y": y, "nu": 0.1} | change
-    with pytest.raises(jaxsvm.InputError, match=message):
-        slack_problem(jaxsvm.gram(Precomputed(), K), arguments.pop("y"), arguments.pop("nu"), **arguments)
-
-
 def test_lambda_and_C_are_each_others_map():
     assert jaxsvm.slack.lambda_of_C(2.0, 50) == pytest.approx(0.01)
     assert jaxsvm.slack.lambda_of_C(0.01, 50) == pytest.approx(2.0)

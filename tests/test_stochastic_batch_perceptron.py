@@ -14,9 +14,7 @@ from jax import lax
 import jaxsvm
 from jaxsvm import StochasticBatchPerceptron, slack_problem
 from jaxsvm.kernels import RBF, Linear, Precomputed
-from jaxsvm.loop.driver import fit_compiled
 from jaxsvm.numerics.sampling import systematic_draw
-from jaxsvm.problems.slack import equivalent_C
 from jaxsvm.results.fit import Counters
 
 N, NU, LANES = 60, 0.08, 30
@@ -106,15 +104,6 @@ def test_draws_stay_in_the_support_at_its_ends():
         assert set(index.tolist()) == set(np.flatnonzero(p).tolist())
 
 
-@pytest.mark.parametrize("nu", [0.0, 0.02])
-def test_19_squared_norm_with_duplicates_in_the_batch(nu):
-    """At nu = 0 the rank set holds one sample, which a batch of 8 draws 8 times."""
-    state, _ = run(BATCH, 50, nu)
-    np.testing.assert_allclose(state.r2, (state.a * state.c).sum(axis=1), atol=1e-12)
-    Q = truth.signed(data()[2], data()[1])
-    np.testing.assert_allclose(state.c, state.a @ Q, atol=1e-12 * np.sqrt(50))
-
-
 # --- the state
 
 
@@ -138,20 +127,6 @@ def test_6_state_is_consistent(solver):
     assert_consistent(state, Q, 1e-12, 3000)
     if solver is EXACT:  # then what stands for Qp is that
         np.testing.assert_allclose(state.mean.row, state.mean.p @ Q, atol=1e-12)
-
-
-@pytest.mark.parametrize("steps", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_6_state_is_consistent_in_float32(steps):
-    _, y, K = data()
-    state, _ = run(SINGLE, steps, K=K.astype(np.float32), y=y.astype(np.float32), lanes=2)
-    assert state.a.dtype == state.c.dtype == state.mean.p.dtype == np.float32
-    state = jax.tree.map(lambda v: v.astype(np.float64) if v.dtype == np.float32 else v, state)
-    Q = truth.signed(K.astype(np.float32), y)
-    assert np.abs(state.c - state.a @ Q).max() <= 1e-5
-    assert np.abs(state.r2 - (state.a * state.c).sum(axis=1)).max() <= 1e-5
-    assert np.abs(state.mean.c - state.mean.a @ Q).max() <= 1e-5
-    assert (state.r2 <= 1).all()
-    assert (state.a >= 0).all()
 
 
 # --- convergence
@@ -183,20 +158,6 @@ def test_11_gap_of_the_mean_p_falls_to_zero():
 
 
 # --- symmetries
-
-
-@pytest.mark.parametrize("solver", [SINGLE, BATCH], ids=["single", "batch"])
-def test_12_scaling_by_a_power_of_two_is_exact(solver):
-    """`(K, nu) -> (s^2 K, s nu)`: alpha / s, level * s, to the last bit with the same key."""
-    _, _, K = data()
-    state, water = run(solver, 300)
-    for s in (4.0, 0.125):
-        scaled, scaled_water = run(solver, 300, s * NU, K=s * s * K)
-        assert (scaled.a == state.a / s).all()
-        assert (scaled.mean.a == state.mean.a / s).all()
-        assert (scaled.c == state.c * s).all()
-        assert (scaled.r2 == state.r2).all()
-        assert (scaled_water.level == water.level * s).all()
 
 
 # --- the algorithm itself
@@ -267,45 +228,6 @@ def test_20_products_beyond_32_bits_are_counted(rows):
 # --- fits
 
 
-@functools.partial(jax.jit, static_argnames="bias")
-def solve(nu, solver, bias="none"):
-    return fit_compiled(problem(nu, bias), solver, jax.random.key(0))
-
-
-@pytest.mark.thorough
-def test_fit_is_certified_and_the_same_compiled():
-    """Exact supergradients by the host driver, and compiled for several nu; the bounds hold the optimum."""
-    solver = dataclasses.replace(EXACT, tol=2e-2)
-    fits = {nu: solve(nu, solver) for nu in (0.02, NU, 0.4)}
-    host = jaxsvm.check(jaxsvm.fit(problem(), solver))
-    for nu, fit in fits.items():
-        assert fit.status.name == "CONVERGED"
-        assert float(fit.certificate.dual) <= exact(nu).level <= float(fit.certificate.primal)
-        assert float(fit.certificate.relative_gap) <= 2e-2
-    assert int(host.steps) == int(fits[NU].steps)
-    np.testing.assert_allclose(host.alpha, fits[NU].alpha, atol=1e-12)
-    np.testing.assert_allclose(host.dual_coef, fits[NU].dual_coef, atol=1e-12)
-    # The same on what a user gets, and a C of the right order, as far as p converged.
-    _, y, K = data()
-    loss = np.maximum(0, 1 - y * (K @ np.asarray(host.dual_coef) + float(host.bias))).mean()
-    assert loss == pytest.approx(NU / float(host.certificate.dual), rel=1e-10)
-    assert float(equivalent_C(problem(), host)) == pytest.approx(exact().C, rel=1.0)
-
-
-def test_single_draws_end_certified_or_at_the_cap_and_resume():
-    solver = StochasticBatchPerceptron(steps=500, tol=1e-3)
-    with pytest.warns(jaxsvm.ConvergenceWarning, match="MAX_STEPS"):
-        fit = jaxsvm.fit(problem(), solver, key=jax.random.key(1))
-    assert int(fit.steps) == 500
-    assert fit.kernel_evaluations == 500 * N
-    assert float(fit.certificate.dual) <= exact().level <= float(fit.certificate.primal)
-    loose = jaxsvm.fit(problem(), dataclasses.replace(solver, tol=0.5, steps=100_000), init=fit)
-    assert loose.status.name == "CONVERGED"
-    certificate = loose.certificate
-    assert float(certificate.relative_gap) <= 0.5
-    assert float(certificate.dual) <= exact().level <= float(certificate.primal)
-
-
 def test_a_level_below_zero_is_reported_and_never_divided_by():
     """At small nu the level is negative for a while; to divide by it would flip predictions."""
     solver = dataclasses.replace(SINGLE, steps=5)
@@ -318,17 +240,6 @@ def test_a_level_below_zero_is_reported_and_never_divided_by():
     coefficients = y * np.asarray(fit.dual_coef)
     assert coefficients @ truth.signed(K, y) @ coefficients <= 1 + 1e-12  # w itself, not w / level
     assert float(fit.R) == 1.0
-
-
-def test_no_slack_on_inseparable_samples_ends_without_a_claim():
-    """nu = 0: f* = 0 at w = 0, which no relative gap certifies."""
-    x, y, _ = data()
-    here = slack_problem(jaxsvm.gram(Linear(), np.concatenate([x, x])), np.concatenate([y, -y]), 0.0, bias="none")
-    with pytest.warns(jaxsvm.ConvergenceWarning):
-        fit = jaxsvm.fit(here, StochasticBatchPerceptron(batch=None, steps=200))
-    assert fit.status.name in ("MAX_STEPS", "STALLED")
-    assert float(fit.certificate.dual) <= 0 <= float(fit.certificate.primal)
-    assert np.isfinite(np.asarray(fit.dual_coef)).all()
 
 
 @pytest.mark.thorough
@@ -389,15 +300,3 @@ def test_working_sets_solve_it_in_float32():
     fit = jaxsvm.check(jaxsvm.fit(here, jaxsvm.EquivalentHinge(jaxsvm.WorkingSet(size=16, fresh=8), tol=1e-2)))
     assert float(fit.certificate.dual) <= exact().level * (1 + 1e-5)
     assert float(fit.certificate.primal) >= exact().level * (1 - 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: StochasticBatchPerceptron(batch=0), "batch is 0"),
-        (lambda: StochasticBatchPerceptron(average="median"), "average is 'median'"),
-    ],
-)
-def test_bad_configurations_are_refused(make, message):
-    with pytest.raises(jaxsvm.InputError, match=message):
-        make()

@@ -124,16 +124,6 @@ def test_the_derivative_of_a_level_is_its_p():
         assert float(slopes[1]) == pytest.approx(float(water.p.max()))
 
 
-def test_1_golden_values_with_bias():
-    y, c = jnp.array([1.0, 1.0, -1.0, -1.0]), jnp.array([0.0, 1.0, -1.0, 2.0])
-    # No volume: the worst sample of each class.
-    for volume, expected, bias in ((1.0, 0.0, -0.5), (2.0, 0.5, 0.0), (0.0, -0.5, -0.5)):
-        water = water_level_with_bias(c, y, volume)
-        assert float(water.level) == pytest.approx(expected, abs=1e-15)
-        assert float(water.bias) == pytest.approx(bias, abs=1e-15)
-        np.testing.assert_allclose(water.p, [0.5, 0, 0.5, 0], atol=1e-15)
-
-
 def test_the_bias_is_the_middle_of_the_best():
     here = floors()
     water = found(here, bias=True)
@@ -160,23 +150,6 @@ def test_the_bias_is_best_where_weights_lie_far_apart(other):
         # Concave in the bias: no step to either side is better.
         for step in (-1e-3, 1e-3, -1.0, 1.0):
             assert attained(c + y * (water.bias[row] + step), w, volume) - reached <= 1e-12 * (1 + abs(reached))
-
-
-@both
-def test_weight_two_is_duplication_and_weight_zero_absence(bias):
-    rng = np.random.default_rng(5)
-    c, y, volume = rng.normal(size=(20, N)), np.tile([1.0, -1.0], (20, N // 2)), rng.uniform(0, 5, 20)
-    w = np.repeat(rng.permuted(np.tile([0.0, 1.0, 2.0], (20, N // 6)), axis=1), 2, axis=1)  # sums to n in both classes
-    times = w.astype(int)
-    longer = [np.stack([np.repeat(v, t) for v, t in zip(values, times, strict=True)]) for values in (c, y)]
-    run = compiled(bias)
-    weighted, repeated = run(c, y, volume, w), run(*longer, volume, np.ones((20, N)))
-    np.testing.assert_allclose(weighted.level, repeated.level, atol=1e-13)
-    np.testing.assert_allclose(weighted.bias, repeated.bias, atol=1e-12)
-    shares = np.stack([np.repeat(p / t.clip(1), t) for p, t in zip(weighted.p, times, strict=True)])
-    # Where k is not unique p is not either: what it proves is the same.
-    bound = (shares * longer[0]).sum(axis=1) + volume * shares.max(axis=1)
-    np.testing.assert_allclose(bound, repeated.level, atol=1e-12)
 
 
 # --- float32 and transformations

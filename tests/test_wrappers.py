@@ -9,41 +9,29 @@ from samples import N
 from test_contract import assert_brackets, optimum, problem
 
 import jaxsvm
-from jaxsvm import (
-    SDCA,
-    SMO,
-    BallSGD,
-    CoreVectorMachine,
-    FrankWolfe,
-    InteriorPoint,
-    Newton,
-    Pegasos,
-    Perceptron,
-    WorkingSet,
-    polished,
-    sampled,
-    screened,
-)
-from jaxsvm import StochasticBatchPerceptron as SBP
 from jaxsvm.solvers.around.on_simplex import Polished, Sampled
 from jaxsvm.solvers.around.screened import Screened
 from jaxsvm.solvers.around.wrapper import Wrapper
 from jaxsvm.solvers.contract import SimplexSolver, Solver, Traits
 
 SOLVERS = {
-    "FrankWolfe": FrankWolfe(variant="away", tol=1e-2),
-    "CoreVectorMachine": CoreVectorMachine(tol=1e-2),
-    "Newton": Newton(tol=1e-6),
-    "SMO": SMO(tol=1e-6),
-    "WorkingSet": WorkingSet(tol=1e-6, size=16, fresh=8),
-    "InteriorPoint": InteriorPoint(tol=1e-6),
-    "SDCA": SDCA(tol=1e-4),
-    "Perceptron": Perceptron(5 * N),
-    "Pegasos": Pegasos(steps=400, batch=4),
-    "BallSGD": BallSGD(5.0, steps=400, batch=4),
-    "StochasticBatchPerceptron": SBP(steps=400, batch=8),
+    "FrankWolfe": jaxsvm.FrankWolfe(variant="away", tol=1e-2),
+    "CoreVectorMachine": jaxsvm.CoreVectorMachine(tol=1e-2),
+    "Newton": jaxsvm.Newton(tol=1e-6),
+    "SMO": jaxsvm.SMO(tol=1e-6),
+    "WorkingSet": jaxsvm.WorkingSet(tol=1e-6, size=16, fresh=8),
+    "InteriorPoint": jaxsvm.InteriorPoint(tol=1e-6),
+    "SDCA": jaxsvm.SDCA(tol=1e-4),
+    "Perceptron": jaxsvm.Perceptron(5 * N),
+    "Pegasos": jaxsvm.Pegasos(steps=400, batch=4),
+    "BallSGD": jaxsvm.BallSGD(5.0, steps=400, batch=4),
+    "StochasticBatchPerceptron": jaxsvm.StochasticBatchPerceptron(steps=400, batch=8),
 }
-MAKERS = {"sampled": sampled, "polished": polished, "screened": lambda solver: screened(solver, every=25)}
+MAKERS = {
+    "sampled": jaxsvm.sampled,
+    "polished": jaxsvm.polished,
+    "screened": lambda solver: jaxsvm.screened(solver, every=25),
+}
 WRAPPERS = {"sampled": Sampled, "polished": Polished, "screened": Screened}
 DUAL = ("FrankWolfe", "CoreVectorMachine", "Newton", "SMO", "WorkingSet", "InteriorPoint", "SDCA")
 
@@ -111,7 +99,7 @@ OWN = {
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_settings_are_the_inner_solvers_but_for_what_a_wrapper_decides(name):
-    wrapper = screened(Told(), every=2) if name == "screened" else MAKERS[name](Told())
+    wrapper = jaxsvm.screened(Told(), every=2) if name == "screened" else MAKERS[name](Told())
     for member in ("solves", "stop", "unroll", "patience", "final_check", "tol", "max_steps", "check_every",
                    "refresh_every", "rows"):  # fmt: skip
         assert getattr(wrapper, member) == OWN[name].get(member, getattr(Told(), member)), member
@@ -148,12 +136,12 @@ def test_every_other_nesting_is_certified(names):
 @pytest.mark.parametrize("variant", ["classic", pytest.param("smo", marks=pytest.mark.slow)])
 def test_a_buffer_that_cannot_hold_the_support_ends_as_full(variant):
     """The warning says what to do, and does not speak of the dtype."""
-    solver = sampled(FrankWolfe(variant=variant, tol=1e-2, max_steps=20_000), capacity=16)
+    solver = jaxsvm.sampled(jaxsvm.FrankWolfe(variant=variant, tol=1e-2, max_steps=20_000), capacity=16)
     with pytest.warns(jaxsvm.ConvergenceWarning, match="FULL.*capacity") as told:
         fit = jaxsvm.fit(problem("svm"), solver)
     assert "float64" not in str(told[0].message)
     assert fit.status.name == "FULL" and int(fit.steps) < 20_000
-    assert len(fit.support) <= 16 < len(jaxsvm.fit(problem("svm"), FrankWolfe(tol=1e-2)).support)
+    assert len(fit.support) <= 16 < len(jaxsvm.fit(problem("svm"), jaxsvm.FrankWolfe(tol=1e-2)).support)
     assert_brackets(fit.certificate, optimum("svm"))
     with pytest.raises(jaxsvm.ConvergenceError, match="capacity"):
         jaxsvm.check(fit)
@@ -161,14 +149,14 @@ def test_a_buffer_that_cannot_hold_the_support_ends_as_full(variant):
 
 def test_a_full_buffer_makes_room_for_better_samples():
     """Classic steps leave every sample a little weight that they met on the way: it gives way."""
-    held = len(jaxsvm.fit(problem("svm"), FrankWolfe(tol=1e-6)).support)
-    solver = sampled(FrankWolfe(variant="classic", tol=5e-2), capacity=held + 2)
+    held = len(jaxsvm.fit(problem("svm"), jaxsvm.FrankWolfe(tol=1e-6)).support)
+    solver = jaxsvm.sampled(jaxsvm.FrankWolfe(variant="classic", tol=5e-2), capacity=held + 2)
     assert held + 2 < N
     jaxsvm.check(jaxsvm.fit(problem("svm"), solver))
 
 
 def test_a_buffer_without_a_cap_grows():
-    solver = dataclasses.replace(sampled(FrankWolfe(variant="classic", tol=5e-2)), places=16)
+    solver = dataclasses.replace(jaxsvm.sampled(jaxsvm.FrankWolfe(variant="classic", tol=5e-2)), places=16)
     fit = jaxsvm.check(jaxsvm.fit(problem("svm"), solver))
     assert len(fit.support) > 16
     assert_brackets(fit.certificate, optimum("svm"))
@@ -177,7 +165,7 @@ def test_a_buffer_without_a_cap_grows():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_buffer_grows_within_the_step_cap_and_not_under_tracing():
-    solver = dataclasses.replace(sampled(FrankWolfe(variant="away", tol=1e-9, max_steps=300)), places=8)
+    solver = dataclasses.replace(jaxsvm.sampled(jaxsvm.FrankWolfe(variant="away", tol=1e-9, max_steps=300)), places=8)
     assert int(jaxsvm.fit(problem("svm"), solver).steps) == 300
-    solver = sampled(FrankWolfe(variant="away", tol=1e-2), capacity=16)
+    solver = jaxsvm.sampled(jaxsvm.FrankWolfe(variant="away", tol=1e-2), capacity=16)
     assert jax.jit(lambda problem: jaxsvm.fit(problem, solver))(problem("svm")).status.name == "FULL"
