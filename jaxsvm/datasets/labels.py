@@ -59,14 +59,11 @@ def rounds(text: str, number: float) -> bool:
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """Return which numbers of an array change as float64, `(n, ...)` bool."""
+    """Return which numbers of an array of at most 64 bits change as float64, `(n, ...)` bool."""
     changed = np.zeros(values.shape, bool)
     if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
         large = np.abs(values.astype(np.float64)) >= EXACT
         changed[large] = [int(float(value)) != value for value in values[large].tolist()]
-    elif values.dtype.kind == "f" and values.dtype.itemsize > 8:
-        with np.errstate(over="ignore"):
-            changed = (values.astype(np.float64) != values) & ~np.isnan(values)
     return changed
 
 
@@ -108,9 +105,8 @@ def joined(parts: list[Any]) -> np.ndarray:
     """Join the labels of the pieces of files, arrays or `Texts`, `(n,)`."""
     if not isinstance(parts[0], Texts):
         y = np.concatenate(parts)
-        if y.dtype.kind in "iu":  # widened, so that arithmetic on labels cannot overflow
-            return y if y.dtype == np.uint64 and y.max(initial=0) >= 2**63 else y.astype(np.int64)
-        return y.astype(np.float64) if y.dtype.kind == "f" and y.dtype.itemsize > 8 else y
+        wide = y.dtype == np.uint64 and y.max(initial=0) >= 2**63
+        return y.astype(np.int64) if y.dtype.kind in "iu" and not wide else y  # so that arithmetic cannot overflow
     places: dict[str, int] = {}
     codes = [np.asarray([places.setdefault(text, len(places)) for text in part.values], int) for part in parts]
     rows = [code[part.codes] for code, part in zip(codes, parts, strict=True)]
@@ -281,15 +277,14 @@ def refuse(wrong: np.ndarray, say: Callable[[int], str]) -> None:
 
 
 def refuse_labels(label: Any, title: str, where: Callable[[int], str]) -> None:
-    """Refuse labels, an array of numbers or `Texts`, that are missing, not finite, or change as numbers."""
+    """Refuse labels, an array of numbers or `Texts`, that are missing or not finite."""
     advice = "remove the row or fill it in"
     if isinstance(label, Texts):
         faults = [fault_of_text(text) for text in label.values]
         wrong = np.asarray([fault is not None for fault in faults], bool)[label.codes]
         refuse(wrong, lambda row: f"{where(row)}: {title} {faults[label.codes[row]]}; {advice}")
     elif label.dtype.kind == "f":
-        wrong = ~np.isfinite(label) | rounded(label)
-        refuse(wrong, lambda row: f"{where(row)}: {title} is {label[row]}; {advice}")
+        refuse(~np.isfinite(label), lambda row: f"{where(row)}: {title} is {label[row]}; {advice}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,8 +336,7 @@ def choose(name: str, keys: list[Any], wanted: Wanted, notes: tuple[str, ...] = 
     width, named, left = len(keys), any(isinstance(key, str) for key in keys), set[int]()
     if named or width != wanted.features:
         left = {place for place, key in enumerate(keys) if key in (*wanted.drop, *wanted.absent)}
-        left |= {place_of("drop", name, keys, key) for key in wanted.drop if key not in keys}
-        left |= {key for key in wanted.absent if isinstance(key, int) and key < width}
+        left |= {place_of("drop", name, keys, key) for key in wanted.drop} | {*wanted.absent} & {*range(width)}
     there = [place for place in range(width) if place not in left]
     label = _label(name, keys, named, there, wanted)
     features = [place for place in there if place != label]

@@ -424,10 +424,10 @@ def arrays(name: str, kind: str, wanted: Wanted) -> Reader:
     with told(name):
         x, y, chosen = (_of_rows if kind == "npy" else _of_archive)(name, wanted)
         y = np.char.decode(y, "utf-8") if y is not None and y.dtype.kind == "S" else y
-    fit = x.ndim == 2 and x.shape[1] and x.dtype.kind in "biuf"
+    fit = x.ndim == 2 and x.shape[1] and x.dtype.kind in "biuf" and x.dtype.itemsize <= 8
     if not fit or (y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in "biufU")):
         found = "" if y is None else f" and y is {y.dtype} of shape {y.shape}"
-        needed = "numbers (n, d), d >= 1, and numbers or strings (n,) are needed"
+        needed = "numbers of up to 64 bits (n, d), d >= 1, and numbers or strings (n,) are needed"
         raise DataError(f"{name}: X is {x.dtype} of shape {x.shape}{found}; {needed}.")
 
     def pieces(step: int | None) -> Iterator[Piece]:
@@ -471,9 +471,7 @@ def _of_archive(name: str, wanted: Wanted) -> tuple[Any, Any, Columns]:
 
 def _piece(name: str, raw: np.ndarray, y: np.ndarray | None, first: int) -> Piece:
     """Return some rows of arrays; refuse what is no number or label."""
-    with np.errstate(over="ignore"):
-        wide = np.result_type(raw.dtype, np.float32)
-        x = np.asarray(raw).astype(np.float64 if wide.itemsize > 8 else wide)
+    x = np.asarray(raw).astype(np.result_type(raw.dtype, np.float32))
     wrong: Any = ~np.isfinite(x) | rounded(raw)
 
     def where(row: int) -> str:
