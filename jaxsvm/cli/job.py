@@ -75,13 +75,10 @@ def prepare(options: Training) -> Job:
     except InputError as error:
         column = "" if dataset.layout.label is None else f", labels in column {dataset.layout.label!r}"
         raise InputError(f"{options.data}{column}: {error}") from None
-    x, scaling = dataset.x, None
+    x, scaling = dataset.x, dataset.scaling
     if small is not None and "mean" in small.info:
         require(options.scale == "none", f"--scale is {options.scale}: {options.data} is scaled; leave it out.")
         scaling = Scaling(np.asarray(small.info["mean"]), 1 / np.asarray(small.info["scale"]))  # pyright: ignore
-    elif options.scale != "none":
-        scaling = (Scaling.min_max if options.scale == "min-max" else Scaling.standardise)(x)
-        x = scaling(x)
     weight = None if small is None else small.weight
     if options.class_weight is not None:  # the same total for each class
         counts = np.bincount(y, weight)

@@ -28,6 +28,7 @@ def training_data(options: Training) -> Dataset:
         drop=listed(options.drop),
         impute=options.impute,
         one_hot=options.one_hot,
+        scale={"none": None, "standardize": "standardise"}.get(options.scale, options.scale),
     )
     _require_memory(options.data, dataset.x)
     return dataset

@@ -472,17 +472,13 @@ def _of_archive(name: str, wanted: Wanted) -> tuple[Any, Any, Columns]:
 def _piece(name: str, raw: np.ndarray, y: np.ndarray | None, first: int) -> Piece:
     """Return some rows of arrays; refuse what is no number or label."""
     x = np.asarray(raw).astype(np.result_type(raw.dtype, np.float32))
-    wrong: Any = ~np.isfinite(x) | rounded(raw)
 
     def where(row: int) -> str:
         return f"{name}, row {first + row} (from 0)"
 
-    def fault(row: int) -> str:
-        column = int(wrong[row].argmax())
+    for row, column in np.argwhere(~np.isfinite(x) | rounded(raw))[:1].tolist():
         found = f"column {column} of X is {raw[row, column]}"
-        return f"{where(row)}: {found}; a finite number that float64 holds is needed"
-
-    refuse(wrong.any(axis=1), fault)
+        raise DataError(f"{where(row)}: {found}; a finite number that float64 holds is needed.")
     if y is not None:
         texts, codes = np.unique(y, return_inverse=True) if y.dtype.kind == "U" else (y, None)
         label = y if codes is None else Texts(texts.tolist(), codes)
