@@ -42,9 +42,9 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_156,
+    "cli": 1_154,
     "coresets": 2_022,
-    "datasets": 1_521,
+    "datasets": 1_509,
     "derivatives": 450,
     "designs": 2_082,
     "estimators": 2_431,
