@@ -335,8 +335,8 @@ def choose(name: str, keys: list[Any], wanted: Wanted, notes: tuple[str, ...] = 
     """Choose the columns of a table, by their names or their places; refuse others than the training file had."""
     width, named, left = len(keys), any(isinstance(key, str) for key in keys), set[int]()
     if named or width != wanted.features:
-        left = {place for place, key in enumerate(keys) if key in (*wanted.drop, *wanted.absent)}
-        left |= {place_of("drop", name, keys, key) for key in wanted.drop} | {*wanted.absent} & {*range(width)}
+        left = {place for place, key in enumerate(keys) if key in wanted.drop or {key, place} & {*wanted.absent}}
+        left |= {place_of("drop", name, keys, key) for key in wanted.drop}
     there = [place for place in range(width) if place not in left]
     label = _label(name, keys, named, there, wanted)
     features = [place for place in there if place != label]
