@@ -1,4 +1,4 @@
-"""The Perceptron: the bound on its mistakes, its outputs; and the order of its visits, which is that of SDCA."""
+"""The Perceptron: the bound on its mistakes, its outputs; and SDCA: its steps, and the order of visits of both."""
 
 import functools
 
@@ -79,6 +79,29 @@ def test_the_best_multiple_is_the_best():
 
     assert primal(1.0) == pytest.approx(float(fit.certificate.primal), rel=1e-9)
     assert primal(1.0) <= min(primal(t) for t in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0))
+
+
+@pytest.mark.parametrize("order", ["permuted", "random"])
+def test_sdca_raises_the_dual_and_stays_in_the_box(order):
+    """Property 17: D does not fall, `0 <= a <= U`, and `s = Qa` up to rounding."""
+    solver, here = jaxsvm.SDCA(order=order), hinge()
+
+    @jax.jit
+    def run(key):
+        return lax.scan(
+            lambda state, _: ((after := solver.step(here, state)), (after.a, after.R)),
+            solver.init(here, key),
+            None,
+            length=5 * N,
+        )
+
+    state, (a, R) = run(jax.random.key(0))
+    assert (np.diff(R) <= 1e-12).all()
+    assert a.min() >= 0
+    assert (a <= here.upper).all()
+    np.testing.assert_allclose(state.s, here.matvec(state.a), atol=1e-10)
+    np.testing.assert_allclose(R[-1], here.objective(state.a, state.s), rtol=1e-10)
+    assert int(state.counters.toward) == int((np.diff(np.vstack([np.zeros(N), a]), axis=0) != 0).any(axis=1).sum())
 
 
 @pytest.mark.parametrize("solver", [jaxsvm.SDCA(), jaxsvm.Perceptron(10)], ids=["sdca", "perceptron"])
