@@ -1,10 +1,12 @@
 """Warn where the rounding of stored kernel values matters more than the certified gap."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from jaxsvm.errors import PrecisionWarning, warn
 from jaxsvm.gram.build import gram as gram_of
@@ -14,6 +16,7 @@ from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Fit, Status, values_of
+from jaxsvm.runtime.programs import Program
 
 
 def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) -> None:
@@ -66,11 +69,15 @@ def _exact_gap(problem: Any, fit: Fit) -> float:
     """Return the relative gap of a fit for kernel values in twice the precision: a product, without storing them."""
     with jax.enable_x64(True):
         wide = widened(problem)
-        exact = gram_of(problem.gram.kernel, cast(problem.gram.x, wide.dtype), store=False)
-        on, values = wide.on(exact), jax.tree.map(lambda leaf: jnp.asarray(leaf, wide.dtype), values_of(fit))
-        if not isinstance(on, BoxProblem):
-            return float(on.certificate_of(values, problem.dtype).relative_gap)
-        # A corrected w is not that of alpha.
-        point = jnp.stack([on.y * values.dual_coef, jnp.clip(values.alpha, 0, on.upper)])
-        sums, bias = jnp.stack([on.matvec(each) for each in point]), values.bias if on.free_bias else None
-        return float(on.certified(point, sums, problem.dtype, bias).certificate.relative_gap)
+        on = wide.on(gram_of(problem.gram.kernel, cast(problem.gram.x, wide.dtype), store=False))
+        return float(_gap_of(on, cast(values_of(fit), wide.dtype), problem.dtype))
+
+
+@partial(Program, static_argnames="dtype")
+def _gap_of(problem: Any, fit: Any, dtype: Any) -> Float[Array, ""]:
+    if not isinstance(problem, BoxProblem):
+        return problem.certificate_of(fit, dtype).relative_gap
+    # A corrected w is not that of alpha.
+    point = jnp.stack([problem.y * fit.dual_coef, jnp.clip(fit.alpha, 0, problem.upper)])
+    sums, bias = jnp.stack([problem.matvec(each) for each in point]), fit.bias if problem.free_bias else None
+    return problem.certified(point, sums, dtype, bias).certificate.relative_gap
