@@ -175,9 +175,10 @@ def _of_one_problem(job: Job, Cs: list[float], bar: Any) -> Iterator[Any]:
     problem, options = _problem(job, Cs[0]), {"tol": job.options.tol, "key": jax.random.key(job.options.seed)}
     options |= {"callback": None if bar is None else draw}
     fits = jaxsvm.solve_path(problem, Cs, **options).fits if len(Cs) > 1 else jaxsvm.fit(problem, **options)
+    fits, signs = jax.tree.map(np.asarray, fits), np.asarray(problem.y)  # whose slices are not compiled
     for place in range(len(Cs)):
-        fitted = jax.tree.map(lambda leaf, at=place: np.asarray(leaf)[at] if len(Cs) > 1 else np.asarray(leaf), fits)
-        status, values = int(fitted.status.code), np.asarray(fitted.margins * problem.y)[: len(job.y)]
+        fitted = jax.tree.map(lambda leaf, at=place: leaf[at], fits) if len(Cs) > 1 else fits
+        status, values = int(fitted.status.code), (fitted.margins * signs)[: len(job.y)]  # of regression the upper side
         if np.isfinite(fitted.certificate.relative_gap) or status != Status.INTERRUPTED:
             predicted = values if job.classes is None else is_positive(values)
             yield place, [status], fitted.steps, predicted, compact(fitted, problem)
@@ -220,7 +221,7 @@ def scores_of_folds(job: Job, Cs: list[float], folds: int) -> Scores:
     for number, (train, test) in enumerate(masks):
         weight = train.astype(job.options.dtype) * (1 if job.weight is None else job.weight)
         part = dataclasses.replace(job, weight=weight)
-        for place, _, _, predicted, model in _fits(part, Cs, f"fold {number + 1} of {folds}"):
-            if np.max(model.certificate.relative_gap) < 1:
+        for place, statuses, _, predicted, model in _fits(part, Cs, f"fold {number + 1} of {folds}"):
+            if Status.INTERRUPTED not in statuses and np.max(model.certificate.relative_gap) < 1:
                 scores[number, place] = job.score(predicted[test], job.y[test])
     return Scores(np.asarray(Cs), scores)

@@ -103,9 +103,9 @@ def _train(
         require(bool(solutions), "--max-seconds is too short: nothing was trained in time; give it more.")
         rows = {at: row for at, (row, _) in solutions.items()}
         written, chosen = (0, True) if len(Cs) == 1 else (None, False)
-        if len(Cs) > 1 and scores is not None:
-            written, chosen = _choice(Cs, rows, scores, stop.seen)
         if scores is not None:
+            if len(Cs) > 1:
+                written, chosen = _choice(Cs, rows, scores, stop.seen)
             for at, row in rows.items():
                 row[f"cv_{job.metric}"] = float(scores.mean[at])
                 row["cv_standard_error"] = float(scores.standard_error[at])
@@ -167,8 +167,7 @@ def _page(report: dict[str, Any], scores: Scores | None) -> str:
     rows = sorted(report["path"], key=lambda row: row["C"])
     drawn: list[Any] = [_panels(rows)]
     if scores is not None and np.isfinite(scores.mean).any():
-        label = f"cross-validated {'R2' if 'cv_r2' in rows[0] else 'accuracy'}"
-        drawn.append(path_scores(scores, label=label))
+        drawn.append(path_scores(scores))
     images = (base64.b64encode(picture._repr_png_()).decode("ascii") for picture in drawn)
     certified = f"{sum(row['certified'] for row in rows)} of {len(rows)} values of C are certified"
     return PAGE.format(
