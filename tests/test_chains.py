@@ -12,7 +12,8 @@ from test_path import GRID, N, compilations, data, gram, judge, kernel_of
 
 import jaxsvm
 from jaxsvm import FrankWolfe
-from jaxsvm.kernels import RBF
+from jaxsvm.kernels import RBF, Linear
+from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.path import chains
 from jaxsvm.path.carried_chain import next_start
@@ -223,3 +224,19 @@ def test_the_next_start_is_the_best_multiple_and_keeps_bounds():
         point = point_of(separable, jaxsvm.SMO(), fit.alpha, products_of(separable, fit.alpha))
         start = next_start(separable.at(2e6), point, None).start
         np.testing.assert_allclose(start, fit.alpha, rtol=1e-3)  # no loss: the solution does not depend on C
+
+
+def test_from_its_first_value_on_a_chain_has_something_to_keep():
+    """The command leaves at once at a Ctrl-C as long as nothing has `begun`: it lost 279 certified values."""
+    stop, begun = Interruption(), []
+    x = np.eye(4, dtype=np.float32)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), np.array([1, -1, 1, -1]))
+    fit = jaxsvm.fit(problem, jaxsvm.SMO())
+
+    def link(at):
+        begun.append(stop.begun)
+        return fit
+
+    with watching(stop):
+        chains.chain_on_host(problem, np.array([1.0, 2.0, 4.0]), link, None, stop)
+    assert begun == [False, True, True]

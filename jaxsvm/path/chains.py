@@ -107,9 +107,9 @@ def chain_on_host(
             if stop.seen:
                 break
             try:
-                fits[place] = fitted = link(problem.at(Cs[place]))
+                fits[place], stop.begun = link(problem.at(Cs[place])), True
                 if report is not None:
-                    report(place, fitted)
+                    report(place, fits[place])
             except KeyboardInterrupt:  # raised by a callback, or by a handler of the user's own
                 stop.note()
         return in_order(fits, Cs, problem)
