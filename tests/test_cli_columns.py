@@ -339,3 +339,17 @@ def test_columns_of_unlike_spread_are_named(factors, said, tmp_path):
     pd.DataFrame(columns, columns=["a", "b", "c"]).assign(kind=["x", "y"] * 10).to_csv(tmp_path / "a.csv", index=False)
     note = report_of("fit", tmp_path / "a.csv", "--kernel", "linear")["note"]
     assert note is None if said is None else said in note
+
+
+def test_whether_the_first_line_holds_names_can_be_said(tmp_path):
+    """Years above the columns became a sample of a class of its own; at the prompt nothing could say what they are."""
+    rng = np.random.default_rng(0)
+    x, file = rng.normal(size=(60, 3)), tmp_path / "years.csv"
+    frame = pd.DataFrame(np.column_stack([x, x[:, 0] > 0]), columns=[2019, 2020, 2021, 2022])
+    frame.to_csv(file, index=False)
+    assert "may be names of columns: say header=True (--header)" in refusal("fit", file)
+    model = tmp_path / "model.npz"
+    report = report_of("fit", file, "--header", "--label", "2022", "--out", model)
+    assert report["n"] == 60 and report["d"] == 3
+    assert report_of("predict", model, file, "--header", "--label", "2022")["accuracy"] > 0.9
+    assert report_of("fit", file, "--no-header")["n"] == 61

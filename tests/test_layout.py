@@ -42,15 +42,15 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_154,
+    "cli": 1_160,
     "coresets": 2_022,
-    "datasets": 1_509,
+    "datasets": 1_515,
     "derivatives": 450,
-    "designs": 2_082,
+    "designs": 2_084,
     "estimators": 2_431,
     "face": 311,
     "gram": 1_175,
-    "kernels": 927,
+    "kernels": 925,
     "loop": 2_414,
     "model_selection": 936,
     "models": 1_399,

@@ -42,6 +42,7 @@ Positive = Annotated[Text, of_data(help="Label of the class +1; all others becom
 Label = Annotated[Text, of_data(help="Column or npz key of the labels (default: the last column, or y).")]
 IndexBase = Annotated[Literal["0", "1", "auto"], of_data(help="First column index in a svmlight file.")]
 Drop = Annotated[list[str] | None, of_data(help="Columns to leave out, by name or place.", metavar="COL[,COL]")]
+Header = Annotated[bool | None, of_data("--header/--no-header", help="Whether a CSV file begins with names.")]
 Seed = Annotated[int, of_solver(help="Seed of the folds and of random draws.", min=0, max=2**32 - 1)]
 Json = Annotated[bool, of_output("--json", help="Print the report as JSON, and nothing else, on stdout.")]
 
@@ -55,6 +56,7 @@ class Training:
     positive: Positive = None
     drop: Drop = None
     decimal: Annotated[Literal[".", ","], of_data(help="The decimal mark of a CSV file.")] = "."
+    header: Header = None
     impute: Annotated[Literal["mean", "most_frequent"] | None, of_data(help="Fill in missing values.")] = None
     one_hot: Annotated[bool, of_data("--one-hot", help="Make an indicator of each text in a column of text.")] = False
     index_base: IndexBase = "auto"

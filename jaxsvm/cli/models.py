@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 import jaxsvm
-from jaxsvm.cli.app import Data, Drop, IndexBase, Json, Label, Text, command, listed, of_data, of_output
+from jaxsvm.cli.app import Data, Drop, Header, IndexBase, Json, Label, Text, command, listed, of_data, of_output
 from jaxsvm.cli.job import score_of
 from jaxsvm.cli.report import check_writable, kernel_to_dict, printable, save, show, totals, write
 from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
@@ -37,6 +37,7 @@ def predict(
     drop: Drop = None,
     index_base: IndexBase = "auto",
     decimal: Annotated[Literal[".", ","] | None, of_data(help="The decimal mark (default: as in training).")] = None,
+    header: Header = None,
     out: Annotated[
         Text, of_output(help="CSV file to write to: label, decisions, probabilities.", metavar="FILE")
     ] = None,
@@ -55,7 +56,7 @@ def predict(
     check_writable(out, data, model)
     with jax.enable_x64(True):  # the model's own dtype is kept, whatever it is
         loaded = libsvm_model(model, data, index_base) if is_libsvm(model) else load_model(model)
-        dataset = new_points(loaded, data, label, unlabelled, index_base, decimal, tuple(listed(drop)))
+        dataset = new_points(loaded, data, label, unlabelled, index_base, decimal, tuple(listed(drop)), header)
         values = np.asarray(decision_function(loaded, dataset.x))
         predicted = labels_of(loaded, values)
     labels, classes, chances = predicted.tolist(), loaded.classes, None

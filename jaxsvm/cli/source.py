@@ -25,6 +25,7 @@ def training_data(options: Training) -> Dataset:
         dtype=options.dtype,
         zero_based=zero_based(options.index_base),
         decimal=options.decimal,
+        header=options.header,
         drop=listed(options.drop),
         impute=options.impute,
         one_hot=options.one_hot,
@@ -87,13 +88,14 @@ def libsvm_model(file: str, data: str, index_base: str) -> Model:
 
 def new_points(
     model: Model, data: str, label: str | None, unlabelled: bool, index_base: str, decimal: str | None,
-    drop: tuple[str, ...] = (),
+    drop: tuple[str, ...] = (), header: bool | None = None,
 ) -> Dataset:  # fmt: skip
     """Read new points for a model, by its layout and its preparation."""
     preparation, place = model.preparation, False if unlabelled else label
     files = files_of(data)
     if preparation is not None and kind_of(files[0]) in TABLES:
-        wanted = Wanted(place, not unlabelled and label is None, decimal=decimal or preparation.decimal)
+        optional = not unlabelled and label is None
+        wanted = Wanted(place, optional, header=header, decimal=decimal or preparation.decimal)
         return preparation.read(Source(files, wanted), model.layout, drop, model.coef.dtype)
     return load(
         data,
@@ -105,4 +107,5 @@ def new_points(
         like=model.layout,
         decimal=decimal or ".",
         drop=drop,
+        header=header,
     )

@@ -41,7 +41,7 @@ from jaxsvm.datasets.labels import (
 )
 from jaxsvm.errors import DataError, InputError, require_package
 
-FILL = 'fill it in (impute="mean", --impute mean), or leave the row or the column (drop=, --drop) out'
+FILL = 'fill it in (impute="mean", --impute mean) in training, or leave the row or the column (drop=, --drop) out'
 ENCODE = (
     "a number is needed: encode text (one_hot=True, --one-hot; names and quantities are no categories), leave the "
     "column out (drop=, --drop), or say where the labels are (label=, --label)"
@@ -205,7 +205,7 @@ def delimited(name: str, wanted: Wanted) -> Table:
     header = wanted.header
     named = header if header is not None else of_rows or names_columns(first, below, wanted.named)
     if named is None:
-        advice = "say header=True if they are (--label NAME), header=False if not, or write other names above them"
+        advice = "say header=True (--header) if they are, header=False (--no-header) if not"
         raise DataError(f"{name}, line {lines[0][0]}: {shown(', '.join(first))} may be names of columns: {advice}.")
     keys, notes = [""] * of_rows + first if named else list(range(len(first))), ()
     if keys[0] == "" and len(keys) > 2:
@@ -356,7 +356,7 @@ def names_columns(first: list[str], below: list[list[str]], known: set[str]) -> 
     """Return whether the first line names the columns: it has a name that is known, or no number; None if it may.
 
     It may if the texts of a line without numbers all come again in the next lines, if one stands above numbers, or if
-    the numbers are 0, 1, ..., as those of pandas, and the texts do not come again.
+    the numbers count up (0, 1, ..., as those of pandas; of four or more also years), and the texts do not come again.
     """
     numbers = [field for field in first if _is_number(field)]
     texts = [at for at, field in enumerate(first) if not (_is_number(field) or is_missing(field))]
@@ -364,9 +364,15 @@ def names_columns(first: list[str], below: list[list[str]], known: set[str]) -> 
     fresh = [first[at] not in fields for at, fields in zip(texts, beneath, strict=True)]
     if known & set(first) or not numbers:
         return True if known & set(first) or any(fresh) or not texts else None
-    counted = len(below) > 2 and len(numbers) > 1 and numbers == list(map(str, range(len(numbers))))
+    counted = len(below) > 2 and len(numbers) > 1 and _count_up(numbers)
     over_numbers = any(fields and all(map(_is_number, fields)) for fields in beneath)
     return None if over_numbers or (counted and all(fresh)) else False
+
+
+def _count_up(numbers: list[str]) -> bool:
+    """Return whether numbers are 0, 1, 2, ...; or at least four whole ones, each as far above the one before."""
+    apart = {int(b) - int(a) for a, b in itertools.pairwise(numbers)} if all(map(str.isdigit, numbers)) else set()
+    return numbers == list(map(str, range(len(numbers)))) or len(numbers) > 3 and len(apart) == 1 and min(apart) > 0
 
 
 def _is_number(field: str) -> bool:

@@ -87,7 +87,5 @@ def _moments(x: Any) -> tuple[np.ndarray, np.ndarray]:
 def _spread(value: Any) -> float:
     """Return the spread, or 1 if all points are equal, so that gamma stays finite; refuse one that overflowed."""
     if not np.isfinite(value):
-        raise InputError(
-            "x spreads so far that squares of its distances overflow: scale its columns (--scale), or name a gamma."
-        )
+        raise InputError("x spreads so far that squares of its distances overflow: scale its columns, or name a gamma.")
     return float(value) if value > 0 else 1.0

@@ -68,6 +68,8 @@ class FileDesign(OfChunks):
                 yield x, targets(joined([piece.label]))
             else:
                 values, places = different(piece.label)
+                if new := [value for value in values if value not in self.codes]:
+                    raise DataError(f"{self.source.name}: have the label {new[0]}, which the first pass did not find.")
                 yield x, np.asarray([self.codes[value] for value in values], float)[places]
 
 
