@@ -361,7 +361,9 @@ def test_features_that_training_has_not_seen_are_left_out(tmp_path):
     ("head", "rows"),
     [
         ("0,1,target", "1.5,2,0 2.5,3,1 1.5,3,0"), ("0,1,target", "1.5,2,no 2.5,3,yes 1.5,3,no"),
-        ("2019,2020,2021,kind", "1.5,2,7,0 2.5,3,7,1 1.5,3,8,0"), ("0,1,2", "1.5,2,0 2.5,3,1 1.5,3,0"),
+        ("2019,2020,2021,kind", "1.5,2,7,0 2.5,3,7,1 1.5,3,8,0"), ("1,2,3", "1.5,2,0 2.5,3,1 1.5,3,0"),
+        ("2019,2020,2021,kind", "1,2,3,a 4,5,6,b 7,8,9,a 2,3,1,b"), ("01,02,kind", "1,2,a 4,5,b 7,8,a 2,3,b"),
+        ("0,1,2", "1.5,2,0 2.5,3,1 1.5,3,0"),
         ("2019,2020,2021,2022", "1.5,2,7,0 2.5,3,7,1 1.5,3,8,0"),
         ("age,2020,kind", "1.5,2,0 2.5,3,1 1.5,3,0"), ("age,2020,kind", "1.5,2,no 2.5,3,yes 1.5,3,no"),
     ],
@@ -374,7 +376,7 @@ def test_names_that_are_numbers_are_no_sample(tmp_path, head, rows):
     for options in ({"header": True}, {"label": names[-1]}):
         if options.get("header") or not names[-1].isdigit():
             data = load(path, **options)
-            assert data.x.shape == (3, len(names) - 1) and data.layout == Layout(names[:-1], names[-1])
+            assert data.x.shape == (len(rows.split()), len(names) - 1) and data.layout == Layout(names[:-1], names[-1])
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import samples
 
 import jaxsvm
-from jaxsvm import coresets, designs
+from jaxsvm import coresets, datasets, designs
 from jaxsvm.cli.report import complain, show
 from jaxsvm.coresets.stream import Stream
 from jaxsvm.coresets.summary import Coreset
@@ -147,6 +149,7 @@ def test_partitions_that_are_none_are_refused_by_name():
 KILLED = """
 import sys
 import numpy as np
+import pandas as pd
 import test_files
 from jaxsvm import load_model
 model = load_model(sys.argv[2])
@@ -181,3 +184,24 @@ def test_kills_at_random_times_leave_a_whole_file(name, tmp_path, model):
             assert len(coresets.load_coreset(path)) == 60
         else:
             assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([2**53 + 1, 0], [2.0**53 + 2, 0.0]), ([2**53 + 1, 0], np.array([2**53 + 2, 0], np.uint64)),
+        ([Decimal("1"), Decimal("0")], [1, 0]),
+    ],
+)  # fmt: skip
+def test_labels_of_other_types_in_other_parts_keep_their_digits_or_are_refused(tmp_path, first, second):
+    """Joined as floats, two labels of 64 bits became one."""
+    for name, labels in (("a", first), ("b", second)):
+        pd.DataFrame({"x": [1.0, 2.0], "y": labels}).to_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match="labels have other types"):
+        datasets.load(tmp_path)
+
+
+def test_labels_of_more_than_64_bits_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", X=np.eye(2), y=np.array([0, 1], np.longdouble))
+    with pytest.raises(DataError, match="64 bits"):
+        datasets.load(tmp_path / "a.npz")

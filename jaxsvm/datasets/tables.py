@@ -356,7 +356,7 @@ def names_columns(first: list[str], below: list[list[str]], known: set[str]) -> 
     """Return whether the first line names the columns: it has a name that is known, or no number; None if it may.
 
     It may if the texts of a line without numbers all come again in the next lines, if one stands above numbers, or if
-    the numbers count up (0, 1, ..., as those of pandas; of four or more also years), and the texts do not come again.
+    the numbers count up (0, 1, ..., as those of pandas; years), and the texts do not come again.
     """
     numbers = [field for field in first if _is_number(field)]
     texts = [at for at, field in enumerate(first) if not (_is_number(field) or is_missing(field))]
@@ -364,15 +364,16 @@ def names_columns(first: list[str], below: list[list[str]], known: set[str]) -> 
     fresh = [first[at] not in fields for at, fields in zip(texts, beneath, strict=True)]
     if known & set(first) or not numbers:
         return True if known & set(first) or any(fresh) or not texts else None
-    counted = len(below) > 2 and len(numbers) > 1 and _count_up(numbers)
+    counted = len(below) > 2 and len(numbers) > 1 and _count_up(numbers, bool(texts))
     over_numbers = any(fields and all(map(_is_number, fields)) for fields in beneath)
     return None if over_numbers or (counted and all(fresh)) else False
 
 
-def _count_up(numbers: list[str]) -> bool:
-    """Return whether numbers are 0, 1, 2, ...; or at least four whole ones, each as far above the one before."""
+def _count_up(numbers: list[str], beside_texts: bool) -> bool:
+    """Return whether numbers are 0, 1, ...; or enough whole ones, each as far above the one before."""
     apart = {int(b) - int(a) for a, b in itertools.pairwise(numbers)} if all(map(str.isdigit, numbers)) else set()
-    return numbers == list(map(str, range(len(numbers)))) or len(numbers) > 3 and len(apart) == 1 and min(apart) > 0
+    enough = len(numbers) > 3 or apart == {1} and len(numbers) > 2 - beside_texts
+    return numbers == list(map(str, range(len(numbers)))) or enough and len(apart) == 1 and min(apart) > 0
 
 
 def _is_number(field: str) -> bool:
@@ -431,7 +432,8 @@ def arrays(name: str, kind: str, wanted: Wanted) -> Reader:
         x, y, chosen = (_of_rows if kind == "npy" else _of_archive)(name, wanted)
         y = np.char.decode(y, "utf-8") if y is not None and y.dtype.kind == "S" else y
     fit = x.ndim == 2 and x.shape[1] and x.dtype.kind in "biuf" and x.dtype.itemsize <= 8
-    if not fit or (y is not None and (y.shape != x.shape[:1] or y.dtype.kind not in "biufU")):
+    fit = fit and (y is None or y.shape == x.shape[:1] and y.dtype.kind in "biufU" and y.dtype != np.longdouble)
+    if not fit:
         found = "" if y is None else f" and y is {y.dtype} of shape {y.shape}"
         needed = "numbers of up to 64 bits (n, d), d >= 1, and numbers or strings (n,) are needed"
         raise DataError(f"{name}: X is {x.dtype} of shape {x.shape}{found}; {needed}.")
