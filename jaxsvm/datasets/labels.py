@@ -103,13 +103,13 @@ def of_texts(texts: list[str]) -> np.ndarray:
 
 def joined(parts: list[Any]) -> np.ndarray:
     """Join the labels of the pieces of files, arrays or `Texts`, `(n,)`."""
-    alike = len({isinstance(part, Texts) for part in parts}) == 1
-    if alike and not isinstance(parts[0], Texts):
-        y = np.concatenate(parts)
-        alike = all(np.array_equal(part.astype(y.dtype).astype(part.dtype), part) for part in parts)
-    if not alike:
-        raise DataError("the labels have other types in some files than in others: store all as one type.")
+    unlike = "the labels have other types in some files than in others: store all as one type."
+    if len({isinstance(part, Texts) for part in parts}) > 1:
+        raise DataError(unlike)
     if not isinstance(parts[0], Texts):
+        y = np.concatenate(parts)
+        if not all(np.array_equal(part.astype(y.dtype).astype(part.dtype), part) for part in parts):
+            raise DataError(unlike)
         wide = y.dtype == np.uint64 and y.max(initial=0) >= 2**63
         return y.astype(np.int64) if y.dtype.kind in "iu" and not wide else y  # so that arithmetic cannot overflow
     places: dict[str, int] = {}
