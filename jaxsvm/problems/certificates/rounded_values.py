@@ -15,7 +15,7 @@ from jaxsvm.numerics.precision import cast, double, widened
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Fit, Status, values_of
+from jaxsvm.results.fit import Fit, Status, Values, values_of
 from jaxsvm.runtime.programs import Program
 
 
@@ -74,7 +74,7 @@ def _exact_gap(problem: Any, fit: Fit) -> float:
 
 
 @partial(Program, static_argnames="dtype")
-def _gap_of(problem: Any, fit: Any, dtype: Any) -> Float[Array, ""]:
+def _gap_of(problem: SquaredHingeProblem | BoxProblem, fit: Values, dtype: Any) -> Float[Array, ""]:
     if not isinstance(problem, BoxProblem):
         return problem.certificate_of(fit, dtype).relative_gap
     # A corrected w is not that of alpha.
