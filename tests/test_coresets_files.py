@@ -1,6 +1,8 @@
 """Coresets of the rows of a design: formats, lines that are none, more rows than are fetched, runs that resume."""
 
 import dataclasses
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -199,3 +201,24 @@ def test_a_file_that_is_no_coreset_is_named_so(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match="not a whole npz file of a coreset"):
         coresets.load_coreset(tmp_path / "a.parquet")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_five_million_rows_take_less_than_a_gibibyte(tmp_path):
+    arrow, csv = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.csv")
+    rng, path = np.random.default_rng(0), tmp_path / "rows.csv"
+    y = np.where(rng.random(100_000) < 0.2, 1, -1)
+    x = (rng.normal(size=(100_000, 10)) + 0.5 * y[:, None]).round(5)
+    part = arrow.table({**{f"c{j}": x[:, j] for j in range(10)}, "y": y})
+    with csv.CSVWriter(path, part.schema) as file:
+        for _ in range(50):
+            file.write(part)
+    script = f"""if True:
+        from jaxsvm import coresets, designs  # below: the peak without the parent's, unlike ru_maxrss
+        small = coresets.of_rows(designs.from_files({str(path)!r}, label="y"), 1.0, 1000)
+        kibibytes = open("/proc/self/status").read().split("VmHWM:")[1].split()[0]
+        print(len(small), small.info["n"], kibibytes)"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    points, rows, kibibytes = map(int, done.stdout.split())
+    assert (points, rows) == (1000, 5_000_000) and kibibytes < 1 << 20

@@ -95,7 +95,7 @@ def test_sums_over_chunks_of_any_size_count_all_rows(tmp_path, monkeypatch):
 
 @pytest.mark.thorough
 def test_every_place_has_the_same_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SIZES", dataclasses.replace(files.SIZES, bytes_per_block=8 * 3 * 128))
+    monkeypatch.setattr(files, "MEASURED", dataclasses.replace(files.MEASURED, bytes_per_chunk=8 * 3 * 128))
     as_for_many_rows(monkeypatch)
     x, y, _ = data(400)
     one = designs.from_arrays(x, y)

@@ -19,6 +19,7 @@ class Measured:
     short_step: float = 0.1  # part of a step below which the ramp was too narrow for it, and becomes wider
     idle_passes: int = 12  # passes without any progress after which a machine ends
     planes: int = 40  # planes of a lane, above which half of them are dropped
+    bytes_per_chunk: int = 8 * 2**20  # features of files that are computed with at a time, in float64
 
     def rows_fetched(self, p: int) -> int:
         """Return how many rows may be fetched for p coefficients."""

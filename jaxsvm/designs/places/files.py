@@ -14,9 +14,9 @@ from numpy.typing import DTypeLike
 from jaxsvm.datasets.labels import Wanted, joined, targets
 from jaxsvm.datasets.reading import Source, different, files_of, scan
 from jaxsvm.designs.contract import Chunk
+from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import DataError, InputError
-from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.runtime.arrays import in_a_line, require_one_of, transfers
 
 
@@ -42,7 +42,7 @@ class FileDesign(OfChunks):
         """
         if self.source.stamps() != self.stamps:
             raise DataError(f"{self.source.name}: changed since they were read first.")
-        size, first = min(max(1, SIZES.bytes_per_block // (8 * self.d)), self.n), 0
+        size, first = min(max(1, MEASURED.bytes_per_chunk // (8 * self.d)), self.n), 0
         x, y = np.zeros((0, self.d), self.dtype), np.zeros(0)
         for piece in _ahead(self._arrays()):
             x, y = (np.concatenate(parts) for parts in zip((x, y), piece, strict=True))
@@ -50,9 +50,8 @@ class FileDesign(OfChunks):
                 yield Chunk(x[:size], y[:size], np.ones(size), np.int64(first))
                 x, y, first = x[size:], y[size:], first + size
         if len(y):
-            missing = size - len(y)
-            weight = np.pad(np.ones(len(y)), (0, missing))
-            yield Chunk(np.pad(x, ((0, missing), (0, 0))), np.pad(y, (0, missing)), weight, np.int64(first))
+            fill = (0, size - len(y))
+            yield Chunk(np.pad(x, (fill, (0, 0))), np.pad(y, fill), np.pad(np.ones(len(y)), fill), np.int64(first))
         if first + len(y) != self.n:
             raise DataError(f"{self.source.name}: have {first + len(y)} rows, and had {self.n} in the first pass.")
 
