@@ -440,10 +440,18 @@ def _chain(gram: DenseGram, arrays: Any, Cs: Array, tol: Array, form: tuple[str,
     def at(carry: tuple[Array, Array, Array], C: Array) -> Any:
         a, s, before = carry
         grown = _grown(jnp, a, weight, before, C)
-        problem = box_problem_of(gram, (y, q, C * weight, e), form)
         s = s * jnp.where((grown == a).all(), 1, C / before)
-        a, s, *_ = at_once(problem, grown, s, tol, bounds, jnp.asarray(ROUNDING_OF_ZERO, y.dtype))
-        result = problem.certified(a, s, a.dtype)
-        return (a, s, C), (result.dual_coef, result.bias, result.certificate.relative_gap)
+        a, s, *_ = at_once(problem_of(C), grown, s, tol, bounds, jnp.asarray(ROUNDING_OF_ZERO, y.dtype))
+        return (a, s, C), (a, s)
 
-    return lax.scan(at, (jnp.zeros_like(y), jnp.zeros_like(y), Cs[0]), Cs)[1]
+    def problem_of(C: Array) -> BoxProblem:
+        return box_problem_of(gram, (y, q, C * weight, e), form)
+
+    def certified(C: Array, a: Array, s: Array) -> tuple[Array, ...]:
+        problem = problem_of(C)
+        middle = sum(ends(problem, a, s)) / 2  # of the most violating pair: no sorting
+        result = problem.certified(a, s, a.dtype, jnp.where(jnp.isfinite(middle), middle, 0))
+        return result.dual_coef, result.bias, result.certificate.relative_gap
+
+    points, sums = lax.scan(at, (jnp.zeros_like(y), jnp.zeros_like(y), Cs[0]), Cs)[1]
+    return jax.vmap(certified)(Cs, points, sums)  # all at once: their operations are small
