@@ -175,7 +175,7 @@ def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
     rows = np.arange(len(y)) % 5 != 0
     with jax.enable_x64(True):
         for bias in ("free", "regularized", "none"):
-            found = many.solve_chain(values.stored(K), many.hinge_data(y, rows * 1.0, bias), Cs, 1e-6)
+            (found,) = many.solve_chains(values.stored(K), [many.hinge_data(y, rows * 1.0, bias)], Cs, 1e-6)
             assert found.gap.max() <= 1e-6 and (found.coef[:, ~rows] == 0).all()
             for place, C in enumerate(Cs):
                 one = estimators.SVC(C=C, gamma=0.5, bias=bias, tol=1e-7).fit(X2[rows], Y2[rows])

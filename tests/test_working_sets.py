@@ -35,7 +35,8 @@ def test_pairs_in_a_block_reach_its_solution_and_keep_the_sum():
     K, pull = A @ A.T / 30, rng.normal(size=20)
     low, high = -rng.uniform(0, 1, 20), rng.uniform(0, 1, 20)
     start = rng.uniform(low, high)
-    v, _ = block.block_steps(*map(jnp.asarray, (K, low, high, start, pull)), 1e-9, 100_000, equality=True)
+    v, gradient, _ = block.block_steps(*map(jnp.asarray, (K, low, high, start, pull)), 1e-9, 100_000, equality=True)
+    np.testing.assert_allclose(gradient, pull - K @ (v - start), atol=1e-9)
     v = np.asarray(v)
     assert v.sum() == pytest.approx(start.sum(), abs=1e-9)
     assert (v >= low).all()
@@ -49,7 +50,8 @@ def test_double_steps_in_a_block_reach_its_solution():
     A = rng.normal(size=(20, 30))
     K, pull = A @ A.T / 30, rng.normal(size=20)
     low, high = np.zeros(20), np.where(np.arange(20) < 10, np.inf, 0.3)
-    v, _ = block.block_steps(*map(jnp.asarray, (K, low, high, low, pull)), 1e-9, 100_000, equality=False)
+    v, gradient, _ = block.block_steps(*map(jnp.asarray, (K, low, high, low, pull)), 1e-9, 100_000, equality=False)
+    np.testing.assert_allclose(gradient, pull - K @ (v - low), atol=1e-9)
     v = np.asarray(v)
     gradient = pull - K @ v
     assert np.abs(gradient[(v > low) & (v < high)]).max() <= 1e-8

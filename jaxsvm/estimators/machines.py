@@ -153,8 +153,9 @@ def _certified_in_double(
     support, product = np.flatnonzero(solved.dual_coef[:n]), np.zeros(size)
     for rows, K in data.values.blocks(x, x[support]):
         product[rows] = K @ solved.dual_coef[support]
-    bias, certificate = recertified(problem, solved.dual_coef, product)
-    again = solved._replace(bias=bias, certificate=certificate).judged(tol, definite=True)
+    bias, certificate = recertified(problem.arrays, solved.dual_coef, product, problem.form)
+    certificate = jax.tree.map(np.asarray, certificate)
+    again = solved._replace(bias=float(bias), certificate=certificate).judged(tol, definite=True)
     if float(certificate.relative_gap) <= tol:
         return again
     double = samples(data.values, x, 0.0)

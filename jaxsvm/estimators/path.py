@@ -17,7 +17,7 @@ from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
 from jaxsvm.estimators.machines import Machine, one_thread, weighted_problem
 from jaxsvm.loop.interruption import answering
-from jaxsvm.loop.many import Chain, hinge_data, is_indefinite, padded_size, solve_chain, solve_many
+from jaxsvm.loop.many import Chain, hinge_data, padded_size, solve_chains, solve_many
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.model_selection.cross_validation import C_grid, Scores, cross_validate
 from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
@@ -133,17 +133,14 @@ class SVCPath(KernelClassifier):
     ) -> dict[int, Chain]:
         """Solve all values of C for a pair of classes in some folds; the gaps of an indefinite matrix are infinite."""
         _, folds, rows = task
-        n, size, chains = len(rows), padded_size(len(rows)), {}
+        n, size = len(rows), padded_size(len(rows))
         filled = np.append(rows, np.repeat(rows[:1], size - n))
         gram, y = data.values.stored(K[np.ix_(filled, filled)], data.definite), np.ones(size)
         y[:n] = np.where(codes[rows] == codes[rows[0]], 1.0, -1.0)
         x = data.features([rows], size) if n > MEASURED.samples_of_one_working_set else None
-        for fold in folds:
-            problem = hinge_data(y, np.append(weight[fold, rows], np.zeros(size - n)), self.bias)
-            chain = solve_chain(gram, problem, self.Cs_, self.tol, x)
-            gap = np.full_like(chain.gap, np.inf) if is_indefinite(gram, problem) else chain.gap
-            chains[fold] = chain._replace(coef=chain.coef[:, :n], gap=gap)
-        return chains
+        machines = [hinge_data(y, np.append(weight[fold, rows], np.zeros(size - n)), self.bias) for fold in folds]
+        found = solve_chains(gram, machines, self.Cs_, self.tol, x)
+        return {fold: chain._replace(coef=chain.coef[:, :n]) for fold, chain in zip(folds, found, strict=True)}
 
     def _warn_of_gaps(self) -> None:
         failed = ~(self.largest_gap_ <= self.tol)  # NaN too

@@ -198,21 +198,16 @@ def answering(interrupt: str) -> Iterator[Interruption]:
 def unless(until: Callable[[], bool], call: Callable[..., Any], *arguments: Any) -> Any:
     """Call a compiled program and return its result, or None as soon as `until` holds.
 
-    A thread of its own begins the call: on a CPU the calls of one thread are computed in order, and later ones would
-    wait for it. A computation cannot be ended; an abandoned one runs on beside whatever follows. `until` is checked
-    about a hundred times a second. The result is a pytree of arrays, not None.
+    A thread of its own computes: on a CPU the calls of one thread are computed in order, and later ones would wait for
+    it. A computation cannot be ended; an abandoned one runs on beside whatever follows. `until` is checked a hundred
+    times a second. The result is a pytree of arrays.
     """
-    pool, begun = ThreadPoolExecutor(1), time.monotonic()
-    job = pool.submit(with_settings(call), *arguments)
+    pool = ThreadPoolExecutor(1)
+    job = pool.submit(with_settings(lambda *arguments: jax.block_until_ready(call(*arguments))), *arguments)
     pool.shutdown(wait=False)
     while not until():
-        pause = min((time.monotonic() - begun) / 50, 0.01)
-        if not job.done():
-            wait([job], pause)
-        elif all(leaf.is_ready() for leaf in jax.tree.leaves(job.result()) if hasattr(leaf, "is_ready")):
+        if wait([job], 0.01).done:
             return job.result()
-        else:
-            time.sleep(pause)
     return None
 
 

@@ -27,7 +27,7 @@ from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import result_of, unless, until_halt, watching, with_settings, workers
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.numerics.precision import in_double, rounded, widened
+from jaxsvm.numerics.precision import in_double, matmul, rounded, widened
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
@@ -41,9 +41,10 @@ from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.working_set import WorkingSet
-from jaxsvm.solvers.working_set_block import block_steps, ends, ends_of_groups, sides
+from jaxsvm.solvers.working_set_block import block_steps, ends, ends_of_groups, middle_of_block, sides
 
 ROUNDING_OF_ZERO = 1e-12  # a violation, or a gap where the optimum is 0, up to which it counts as 0
+STEPS_OF_A_CHECK = 16  # pair steps of a chain between looks at the gap
 MOST_SETS = 1000  # working sets after which the driver continues
 MOST_STEPS_OF_NU = 10_000_000  # pair steps after which a nu machine, which the driver does not continue, ends
 
@@ -165,7 +166,7 @@ def solve_box(
     """
     a = np.zeros(len(data.y)) if data.start is None else data.start
     if start_product is None:
-        start_product = a if data.start is None else _product(gram, data.y * a)
+        start_product = a if data.start is None else np.asarray(jax.jit(type(gram).matvec)(gram, data.y * a))
     s = data.y * (start_product + data.offset * (data.y @ a))
     of_nu = data.equality in ("nu", "tube")
     limit = max_iter if max_iter >= 0 else MOST_STEPS_OF_NU if of_nu else NEVER
@@ -189,12 +190,6 @@ def solve_box(
         solved = Solved(dual_coef, float(bias), certificate, steps, status, float(parameter))
         return solved.judged(tol, definite=not is_indefinite(gram, data))
     return solve_by_driver(box_problem_of(gram, data.arrays, data.form), tol, alpha, steps, callback)
-
-
-def _product(gram: Gram, v: np.ndarray) -> np.ndarray:
-    if isinstance(gram, DenseGram):
-        return np.einsum("ij,j->i", np.asarray(gram.K), v)  # threads of a BLAS would wait longer than they work
-    return np.asarray(jax.jit(type(gram).matvec)(gram, v))
 
 
 def is_indefinite(gram: Gram, data: BoxData) -> bool:
@@ -237,19 +232,12 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
     return result if gap <= float(other.certificate.relative_gap) else other
 
 
-def recertified(data: BoxData, dual_coef: np.ndarray, product: np.ndarray) -> tuple[float, Certificate]:
-    """Return constant and certificate of coefficients `y a`, of which `product` is that with other kernel values.
-
-    Call it with x64 on.
-    """
-    a, s = data.y * dual_coef, data.y * (product + data.offset * dual_coef.sum())
-    bias, certificate = jax.tree.map(np.asarray, _assessed(data.arrays, a, s, data.form))
-    return float(bias), certificate
-
-
 @functools.partial(jax.jit, static_argnames="form")
-def _assessed(arrays: Any, a: Array, s: Array, form: tuple[str, float]) -> Any:
-    result = box_problem_of(None, arrays, form).certified(a, s, a.dtype)
+def recertified(arrays: Any, dual_coef: Array, product: Array, form: tuple[str, float]) -> tuple[Array, Certificate]:
+    """Return constant and certificate of coefficients `y a`, of which `product` is that with other kernel values."""
+    problem = box_problem_of(None, arrays, form)
+    s = problem.y * (product + problem.offset * dual_coef.sum())
+    result = problem.certified(problem.y * dual_coef, s, s.dtype)
     return result.bias, result.certificate
 
 
@@ -323,7 +311,7 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
         v, s, violation = state
         most = jnp.minimum(left, MEASURED.steps_per_sample * problem.n)
         gradient = y * (problem.q - s)
-        v, more = block_steps(K, low, high, v, gradient, violation, most, problem.free_bias, problem.groups)
+        v, _, more = block_steps(K, low, high, v, gradient, violation, most, problem.free_bias, problem.groups)
         s = y * (K @ v)
         excess = _violation_and_gap(problem, y * v, s, floor)[1] / tol
         violation = violation / 10
@@ -399,30 +387,39 @@ class Chain(NamedTuple):
     gap: np.ndarray  # relative duality gaps, `(c,)`
 
 
-def solve_chain(gram: DenseGram, data: BoxData, Cs: np.ndarray, tol: float, x: Any = None) -> Chain:
-    """Solve a machine (`data`, at C = 1, with both signs present) at increasing values of C; call it with x64 on.
+def solve_chains(
+    gram: DenseGram, machines: Sequence[BoxData], Cs: np.ndarray, tol: float, x: Any = None
+) -> list[Chain]:
+    """Solve machines (each at C = 1, with both signs present) at increasing values of C; call it with x64 on.
 
     As C grows, coefficients at the upper bound stay there, and all others are scaled with it. What the one program of
     all values does not certify is solved again by itself, from the value before. Kernel values are stored. The points x
-    are those of a linear kernel of few features: then each value is solved by itself.
+    are those of a linear kernel of few features: then each value is solved by itself. The gaps of an indefinite matrix
+    are infinite.
     """
-    c, n = len(Cs), len(data.y)
-    chain = Chain(np.zeros((c, n)), np.zeros(c), np.full(c, np.inf))
+    c, n = len(Cs), gram.n
+    chains = [Chain(np.zeros((c, n)), np.zeros(c), np.full(c, np.inf)) for _ in machines]
+
+    def all_values(tol: float) -> list[Any]:
+        return [_chain(gram, data.arrays, Cs, tol, data.form) for data in until_halt(machines)]
+
     with watching() as stop:
         if x is None and n <= MEASURED.samples_of_one_block:
-            found = unless(lambda: stop.seen, _chain, gram, data.arrays, Cs, np.float64(tol), data.form)
+            found = unless(lambda: stop.seen, all_values, np.float64(tol))
             stop.check()
-            chain = Chain(*map(np.array, found))
-        for place in until_halt(np.flatnonzero(~(chain.gap <= tol))):
-            here, before = data._replace(upper=Cs[place] * data.upper), max(place - 1, 0)
-            if x is not None:
-                solved = solve_in_features(x, here, tol, functools.partial(solve_box, gram, here, tol))
-            else:
-                start = _grown(np, data.y * chain.coef[before], data.upper, Cs[before], Cs[place])
-                solved = solve_box(gram, here._replace(start=np.asarray(start)), tol)
-            chain.coef[place], chain.bias[place] = solved.dual_coef, solved.bias
-            chain.gap[place] = float(solved.certificate.relative_gap)
-    return chain
+            chains = [Chain(*map(np.array, arrays)) for arrays in found]
+        for data, chain in zip(machines, chains, strict=True):
+            for place in until_halt(np.flatnonzero(~(chain.gap <= tol))):
+                here, before = data._replace(upper=Cs[place] * data.upper), max(place - 1, 0)
+                if x is not None:
+                    solved = solve_in_features(x, here, tol, functools.partial(solve_box, gram, here, tol))
+                else:
+                    start = _grown(np, data.y * chain.coef[before], data.upper, Cs[before], Cs[place])
+                    solved = solve_box(gram, here._replace(start=np.asarray(start)), tol)
+                chain.coef[place], chain.bias[place] = solved.dual_coef, solved.bias
+                chain.gap[place] = float(solved.certificate.relative_gap)
+            chain.gap[:] = np.inf if is_indefinite(gram, data) else chain.gap
+    return chains
 
 
 def _grown(xp: Any, a: Any, weight: Any, before: Any, C: Any) -> Any:
@@ -435,23 +432,41 @@ def _grown(xp: Any, a: Any, weight: Any, before: Any, C: Any) -> Any:
 def _chain(gram: DenseGram, arrays: Any, Cs: Array, tol: Array, form: tuple[str, float]) -> tuple[Array, ...]:
     """Return coefficients, constants and gaps at all values, `arrays` being those of C = 1."""
     y, q, weight, e = arrays
-    bounds = jnp.asarray((min(2 * MEASURED.steps_per_sample * len(y), NEVER), 0), jnp.int32)
+    K, most = gram.K.astype(y.dtype) + form[1], min(2 * MEASURED.steps_per_sample * len(y), NEVER)
 
-    def at(carry: tuple[Array, Array, Array], C: Array) -> Any:
-        a, s, before = carry
-        grown = _grown(jnp, a, weight, before, C)
-        s = s * jnp.where((grown == a).all(), 1, C / before)
-        a, s, *_ = at_once(problem_of(C), grown, s, tol, bounds, jnp.asarray(ROUNDING_OF_ZERO, y.dtype))
-        return (a, s, C), (a, s)
+    def at(C: Array) -> tuple[BoxProblem, tuple[Array, Array]]:
+        problem = box_problem_of(gram, (y, q, C * weight, e), form)
+        return problem, (jnp.minimum(0, y * problem.upper), jnp.maximum(0, y * problem.upper))
 
-    def problem_of(C: Array) -> BoxProblem:
-        return box_problem_of(gram, (y, q, C * weight, e), form)
+    def solved(carry: tuple[Array, Array, Array], C: Array) -> Any:
+        v, product, before = carry
+        problem, box = at(C)
+        grown = y * _grown(jnp, y * v, weight, before, C)
+        product = product * jnp.where((grown == v).all(), 1, C / before)
 
-    def certified(C: Array, a: Array, s: Array) -> tuple[Array, ...]:
-        problem = problem_of(C)
-        middle = sum(ends(problem, a, s)) / 2  # of the most violating pair: no sorting
-        result = problem.certified(a, s, a.dtype, jnp.where(jnp.isfinite(middle), middle, 0))
+        def round(state: tuple[Array, Array], left: Array) -> tuple[Any, Array, Array]:
+            del left
+            v, pull, more = block_steps(K, *box, *state, 0.0, STEPS_OF_A_CHECK, problem.free_bias)
+            return (v, pull), more, excess(v, pull)
+
+        def excess(v: Array, pull: Array) -> Array:
+            middle, violation = middle_of_block(*box, v, pull, problem.free_bias)
+            a, r = y * v, y * (pull - middle)
+            dual = jnp.maximum(a @ (q + y * pull) / 2, ROUNDING_OF_ZERO)
+            gap = (problem.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
+            # What no bound holds back serves all larger values too, whose losses cost more.
+            held = ((a >= problem.upper) & (weight > 0)).any()
+            return jnp.where(violation > 0, gap / dual / (0.9 * tol * jnp.where(held, 1, C / Cs[-1])), 0)
+
+        start = grown, y * q - product
+        (v, pull), _, _ = solve_whole(round, start, most, excess(*start))
+        return (v, y * q - pull, C), v
+
+    def certified(C: Array, v: Array, pull: Array) -> tuple[Array, ...]:
+        problem, box = at(C)
+        result = problem.certified(y * v, q - y * pull, v.dtype, middle_of_block(*box, v, pull, problem.free_bias)[0])
         return result.dual_coef, result.bias, result.certificate.relative_gap
 
-    points, sums = lax.scan(at, (jnp.zeros_like(y), jnp.zeros_like(y), Cs[0]), Cs)[1]
-    return jax.vmap(certified)(Cs, points, sums)  # all at once: their operations are small
+    _, points = lax.scan(solved, (jnp.zeros_like(y), jnp.zeros_like(y), Cs[0]), Cs)
+    pulls = y * q - matmul(points, K)  # afresh: those of the steps are rounded step by step
+    return jax.vmap(certified)(Cs, points, pulls)  # all at once: their operations are small

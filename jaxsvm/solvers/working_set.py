@@ -261,7 +261,7 @@ def moved_with_scales(
     violation = jnp.where((low < 0) | (gradient > 0), jnp.abs(gradient), 0).max()
     limit = MEASURED.steps_per_member * len(low)
     tol = MEASURED.gradient_left * violation
-    move, steps = block_steps(H, low, high, jnp.zeros_like(low), gradient, tol, limit, equality=False)
+    move, _, steps = block_steps(H, low, high, jnp.zeros_like(low), gradient, tol, limit, equality=False)
     placed = in_double(_with_moves)(problem, state.a, state.exact, move, low, units, (rows, slots, members))
     return placed, steps, is_negative_along(H, move)
 

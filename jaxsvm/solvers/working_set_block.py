@@ -301,6 +301,13 @@ def double_step(of: Quadratic, v: Array, pull: Array, allowed: Any = True, alone
     return Step((j, i), new, t_i * row_i + t_j * row_j, gain, jnp.minimum(entry(of.D, i), entry(of.D, j)))
 
 
+def middle_of_block(low: Array, high: Array, v: Array, pull: Array, equality: bool) -> tuple[Array, Array]:
+    """Return the middle of the ends of a block's variables, 0 without both or an equality, and their violation."""
+    none = jnp.inf if equality else 0
+    top, bottom = largest(jnp.where(v < high, pull, -none)), smallest(jnp.where(v > low, pull, none))
+    return jnp.where(jnp.isfinite(top - bottom) & equality, (top + bottom) / 2, 0), top - bottom
+
+
 def block_steps(
     K: Float[Array, "q q"],
     low: Float[Array, " q"],
@@ -311,8 +318,10 @@ def block_steps(
     limit: Any,
     equality: bool,
     groups: Bool[Array, " q"] | None = None,
-) -> tuple[Float[Array, " q"], Int[Array, ""]]:
-    """Solve a block by steps of two variables, pairs with an `equality`, `sum u = sum v`; return u and their number.
+) -> tuple[Float[Array, " q"], Float[Array, " q"], Int[Array, ""]]:
+    """Solve a block by steps of two variables, pairs with an `equality`, `sum u = sum v`.
+
+    Return u, the gradient there, and the number of steps.
 
     In an empty place both bounds are equal; without the equality `high` may be infinite. In these variables (`v_i = c_i
     a_i` of a box problem) a pair moves the same way for all signs. With `groups`, the first of two groups each of which
@@ -323,17 +332,13 @@ def block_steps(
     `limit` steps.
     """
     row = lambda i: lax.dynamic_index_in_dim(K, i, keepdims=False, allow_negative_indices=False)  # noqa: E731
-    of, none = Quadratic(row, diagonal(K), low, high, largest_packed), jnp.inf if equality else 0
-
-    def violation(v: Array, pull: Array) -> tuple[Array, Array]:
-        if groups is not None:
-            return ends_of_groups(groups, pull, v < high, v > low)
-        top, bottom = largest(jnp.where(v < high, pull, -none)), smallest(jnp.where(v > low, pull, none))
-        return jnp.where(jnp.isfinite(top - bottom), (top + bottom) / 2, 0), top - bottom
+    of = Quadratic(row, diagonal(K), low, high, largest_packed)
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         v, pull, steps, _ = carry
-        (middle, violated), left = violation(v, pull), limit - steps
+        of_block = middle_of_block(low, high, v, pull, equality)
+        middle, violated = of_block if groups is None else ends_of_groups(groups, pull, v < high, v > low)
+        left = limit - steps
 
         def one(k: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
             allowed, (v, pull) = left > k.astype(steps.dtype), at
@@ -344,8 +349,7 @@ def block_steps(
         return v, pull, jnp.minimum(steps + MEASURED.steps_per_turn, limit), violated > tol
 
     start = (v, pull, jnp.zeros((), jnp.int32), jnp.asarray(True))
-    v, _, steps, _ = while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)
-    return v, steps
+    return while_loop(lambda carry: carry[3] & (carry[2] < limit), turn, start)[:3]
 
 
 # --- sums with upper bounds (the hinge): `s = Qa` is carried in twice the precision
@@ -386,7 +390,7 @@ def moved_in_box(
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
     top, bottom = ends(problem, state.a, state.s)
     tol, limit = MEASURED.violation_left * (top - bottom), MEASURED.steps_per_member * len(place)
-    v, steps = block_steps(
+    v, _, steps = block_steps(
         Q / jnp.outer(c, c), low, high, c * old, gradient / c, tol, limit, problem.equality is not None
     )
     # Bounds are met exactly, so that comparisons with them are exact.
