@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
+import lowered
 import numpy as np
 import pytest
 
@@ -51,6 +52,12 @@ MAPS = Path("/proc/self/maps")
 MOST_MAPS = 48_000
 """Memory maps of a worker after which it drops its compiled programs, each of which holds several: Linux grants a
 process 65,530 (vm.max_map_count), and XLA crashes without a word where one more is refused."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def products_in_full_precision() -> Iterator[None]:
+    with lowered.watched(lowered.in_full_precision):
+        yield
 
 
 @pytest.fixture(autouse=True)

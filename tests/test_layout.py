@@ -58,10 +58,10 @@ LINES = {
     "path": 2_083,
     "plots": 377,
     "points": 354,
-    "problems": 3_048,
+    "problems": 3_043,
     "relational": 3_066,
     "results": 581,
-    "runtime": 1_101,
+    "runtime": 1_100,
     "screening": 745,
     "solvers": 5_460,
 }

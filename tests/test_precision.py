@@ -6,6 +6,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import lowered
 import numpy as np
 import pytest
 from oracle_hinge import gap_of
@@ -394,3 +395,35 @@ def test_curvature_is_that_of_the_samples_present_and_of_the_moves_they_have(mon
     u = y / np.sqrt(n)  # off the equality y'a = 0
     assert not negative(np.eye(n) - 2 * np.outer(u, u), everywhere=False)
     assert negative(np.eye(n) - 2 * np.outer(u, u))
+
+
+HIDDEN = {
+    "by itself": lambda product, a: product(a, a),
+    "with a vector": lambda product, a: jax.jit(product)(a, a[0]),
+    "in lanes": lambda product, a: jax.jit(jax.vmap(product, (0, None)))(a, a[0]),
+    "in a loop": lambda product, a: jax.lax.fori_loop(0, 2, lambda _, b: product(a, b), a),
+    "in a branch": lambda product, a: jax.lax.cond(a.sum() > 0, product, lambda a, b: a, a, a),
+    "as a derivative": lambda product, a: jax.jit(jax.jacobian(lambda b: product(b, b)))(a[0]),
+    "in float64": lambda product, a: jax.jit(in_double(lambda a: product(a, a)))(a),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_no_product_with_fewer_digits_than_its_dtype_goes_unseen(name):
+    """The watcher of all tests, on a line that pretends to be the library's, and on one of a user."""
+    product = eval(compile("lambda a, b: a @ b", str(lowered.HOUSE / "example.py"), "eval"))  # noqa: S307
+    a = jnp.arange(961.0).reshape(31, 31)  # a size that no other test has
+    with pytest.raises(AssertionError, match=r"example\.py:1"):
+        HIDDEN[name](product, a)
+    HIDDEN[name](lambda a, b: a @ b, a)
+    jax.jit(product)(a[0], a[1]), jax.jit(product)(a.astype(int), a.astype(int))
+
+
+def test_no_constant_that_would_be_copied_from_a_device_goes_unseen():
+    a = jnp.arange(31.0)
+    with lowered.without_reading_back():
+        with jax.transfer_guard("disallow"), pytest.raises(AssertionError, match="constants on a device"):
+            jax.jit(jax.vmap(in_double(lambda b: a + b)))(a)
+        jax.device_get(a)
+        with jax.transfer_guard("disallow"):
+            jax.jit(lambda b: a + b)(a)

@@ -35,7 +35,7 @@ from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.sampling import independent
 from jaxsvm.coresets.summary import as_data, as_key, centred, padded, room_for
 from jaxsvm.errors import InputError
-from jaxsvm.points.rows import PointsLike
+from jaxsvm.points.rows import PointsLike, product
 from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers, zero_filled
 
 
@@ -60,7 +60,7 @@ def partition(
 def nearest(x: Float[Array, "n d"], side: Int[Array, " n"], at: Float[Array, "2 k d"]) -> Int[Array, " n"]:
     """Return the label of the nearest centre of each point's own class (0 or 1), `(n,)` int32."""
     _, k, d = at.shape
-    products = jnp.matmul(x, at.reshape(2 * k, d).T, precision=lax.Precision.HIGHEST)
+    products = product(x, at.reshape(2 * k, d).T)
     distance = (at**2).sum(axis=2).reshape(1, 2 * k) - 2 * products
     own = jnp.where((jnp.arange(2 * k) >= k)[None, :] == (side[:, None] == 1), distance, jnp.inf)
     least = own.min(axis=1, keepdims=True)  # the index by equality: argmin is a scalar loop on CPUs
@@ -112,7 +112,7 @@ def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int, w: F
     # Once more about the mean: adds what the first sum rounded away.
     mean = mean + jax.ops.segment_sum(u[:, None] * (Z - mean[label]), label, most) / safe
     offset = mean[label] - Z
-    return Cells(label, total[label], jnp.linalg.norm(offset, axis=1), offset @ w, (total > 0).sum())
+    return Cells(label, total[label], jnp.linalg.norm(offset, axis=1), product(offset, w), (total > 0).sum())
 
 
 BOUNDS = ("dir", "tight", "fixed", "printed")

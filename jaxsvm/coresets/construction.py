@@ -37,7 +37,7 @@ from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, padded, require_costs, room_for
 from jaxsvm.errors import warn
-from jaxsvm.numerics import selection
+from jaxsvm.numerics import precision, selection
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers
 from jaxsvm.runtime.programs import Program
@@ -213,7 +213,7 @@ def construct(key: Array, x: Array, y: Array, u: Array, C: Any, m: Any, plan: Pl
 def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Proposal:
     """Solve the pilot and compute the probabilities; arguments as in `construct`."""
     tiny = jnp.finfo(u.dtype).tiny
-    origin = (u @ x) / jnp.maximum(u.sum(), tiny)
+    origin = precision.matmul(u, x) / jnp.maximum(u.sum(), tiny)
     x = x - origin[None, :]
     keys = jax.random.split(key)
     at = solve(x, y, C * u, tol=plan.tol)
@@ -227,8 +227,8 @@ def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor:
         parts = jnp.stack([gamma, s, sampling.pulls(x, u, share)])
         eta, kappa = MEASURED.share_of_bounds, MEASURED.share_of_pulls
         shares = jnp.array([eta, 1 - eta - kappa, kappa]) / jnp.maximum(parts.sum(axis=1), tiny)
-        q = shares @ parts
-    totals = u @ sampling.totals_of(x, y, h, share)
+        q = precision.matmul(shares, parts)
+    totals = precision.matmul(u, sampling.totals_of(x, y, h, share))
     pilot = at._replace(b=at.b - at.w @ origin)
     return Proposal(q, cell.label, total, cell.occupied, pilot, h, share, totals, origin)
 
@@ -251,7 +251,7 @@ def draw(
         return index, plain, jnp.zeros((), u.dtype)
     rows = jnp.minimum(index, u.shape[0] - 1)
     A = sampling.totals_of(x - proposal.origin[None, :], y, proposal.h, proposal.share)
-    reach = jnp.where(pi > 0, u * (1 - pi), 0) @ A**2
+    reach = precision.matmul(jnp.where(pi > 0, u * (1 - pi), 0), A**2)
     weight = sampling.calibrated(plain, 1 - pi[rows], A[rows], proposal.totals, reach)
     change = jnp.where(plain > 0, jnp.abs(weight / jnp.where(plain > 0, plain, 1) - 1), 0).max(initial=0)
     return index, weight, change

@@ -66,7 +66,7 @@ def solve(x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], 
     start = Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(penalty))
     last = solve_whole(advance, start, 100, jnp.where(one_class, 0, jnp.inf).astype(x.dtype))[0]
     a, v = only(_balanced(last.a, y)), last.v
-    u = jnp.append((y * a) @ x, y @ a)
+    u = system.transposed(a)
     dual = a.sum() - 0.5 * (penalty * u) @ u
     dual = jnp.where(jnp.abs(u[-1]) <= 1e-9 * jnp.maximum(a.sum(), tiny) + 1e-300, dual, -jnp.inf)
     dual = jnp.where(one_class, 0, jnp.maximum(dual, 0))  # costs are not negative

@@ -196,7 +196,7 @@ def _bounds(chunk: Chunk, shared: Shared, sums: Sums) -> Float[Array, " k"]:
     x, y, u, label = _seen(chunk, shared)
     mean = sums.means / jnp.where(sums.weight > 0, sums.weight, 1)[:, None]
     offset = mean[label] - y[:, None] * x
-    D, along = jnp.linalg.norm(offset, axis=1), offset @ shared.pilot.w
+    D, along = jnp.linalg.norm(offset, axis=1), (offset * shared.pilot.w[None, :]).sum(axis=1)
     cell = Cells(label, sums.weight[label], D, along, (sums.weight > 0).sum())
     return gammas(cell, u, shared.C, shared.pilot, "dir", False)
 
@@ -222,4 +222,4 @@ def _weights(rows: Chunk, about: Scaling, shared: Shared, sums: Sums, size: Arra
     pi = _probability(rows, shared, sums, size)
     v, A = jnp.where(rows.weight > 0, rows.weight / jnp.where(pi > 0, pi, 1), 0), _variables(rows, shared)
     s = jnp.where(v > 0, 1 - pi, 0)
-    return calibrated(v, s, A, totals, (v * s) @ A**2)
+    return calibrated(v, s, A, totals, ((v * s)[:, None] * A**2).sum(axis=0))

@@ -29,8 +29,8 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.errors import InputError
-from jaxsvm.numerics.line_search import bisected
-from jaxsvm.numerics.linear import factored
+from jaxsvm.numerics import line_search, linear
+from jaxsvm.numerics.precision import matmul
 from jaxsvm.runtime.arrays import checked, require_positive, require_whole
 
 
@@ -100,7 +100,7 @@ def inclusion(q: Float[Array, " n"], m: Any) -> Float[Array, " n"]:
         return jnp.minimum(1, jnp.exp(log_c) * q).sum() < m
 
     ends = (jnp.log(jnp.asarray(m, q.dtype)) - 1e-3, jnp.log(1 / least) + 1e-3)
-    scale = jnp.exp(bisected(too_small, *ends, 100)[1])
+    scale = jnp.exp(line_search.bisected(too_small, *ends, 100)[1])
     return jnp.where(few, positive.astype(q.dtype), jnp.minimum(1, scale * q))
 
 
@@ -141,7 +141,7 @@ def calibrated(
     """
     spread = jnp.sqrt(reach)
     scale = jnp.where(spread > 0, 1 / jnp.where(spread > 0, spread, 1), 0)  # drop totals that every draw meets
-    A, gap = A * scale[None, :], (T - v @ A) * scale
+    A, gap = A * scale[None, :], (T - matmul(v, A)) * scale
     ridge = MEASURED.ridge_per_total * A.shape[1] / jnp.maximum((v > 0).sum(dtype=v.dtype), 1)
     low, high = 1 / MEASURED.largest_weight_change - 1, MEASURED.largest_weight_change - 1
     width = jnp.where(s > 0, v / jnp.where(s > 0, s, 1), 0)
@@ -153,12 +153,12 @@ def calibrated(
 
     def newton(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         step, dual, _ = carry
-        t = s * (A @ dual)
+        t = s * matmul(A, dual)
         free = (t > low) & (t < high)
-        slope = (v * jnp.clip(t, low, high)) @ A - gap + ridge * dual
-        H = jnp.matmul((A * jnp.where(free, v * s, 0)[:, None]).T, A, precision=lax.Precision.HIGHEST)
-        d = -factored(H + (ridge + 1e-10) * jnp.eye(len(dual), dtype=dual.dtype)).solve(slope)
-        ahead = s * (A @ d)
+        slope = matmul(v * jnp.clip(t, low, high), A) - gap + ridge * dual
+        H = matmul((A * jnp.where(free, v * s, 0)[:, None]).T, A)
+        d = -linear.factored(H + (ridge + 1e-10) * jnp.eye(len(dual), dtype=dual.dtype)).solve(slope)
+        ahead = s * matmul(A, d)
         sizes = 0.5 ** jnp.arange(12, dtype=dual.dtype)  # of the line search: all at once, the best one is taken
         values = lax.map(lambda k: value(t + k * ahead, gap @ (dual + k * d), ((dual + k * d) ** 2).sum()), sizes)
         best = values.min()
@@ -167,7 +167,7 @@ def calibrated(
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros_like(T), jnp.asarray(False))
     dual = lax.while_loop(lambda c: (c[0] < 40) & ~c[2], newton, start)[1]
-    moved = v * (1 + jnp.clip(s * (A @ dual), low, high))
+    moved = v * (1 + jnp.clip(s * matmul(A, dual), low, high))
     return jnp.where(jnp.isfinite(moved), moved, v)
 
 
@@ -208,13 +208,13 @@ def pool(
 
 def hinges(x: Float[Array, "n d"], y: Float[Array, " n"], queries: Float[Array, "q d+1"]) -> Float[Array, "n q"]:
     """Return the hinge loss of every point at every query."""
-    f = jnp.matmul(x, queries[:, :-1].T, precision=lax.Precision.HIGHEST) + queries[None, :, -1]
+    f = matmul(x, queries[:, :-1].T) + queries[None, :, -1]
     return jnp.maximum(0, 1 - y[:, None] * f)
 
 
 def objectives(queries: Array, h: Float[Array, "n q"], u: Float[Array, " n"], C: Any, share: Any = 1.0) -> Array:
     """Return `F` at every query, `(q,)`, with a share of the regulariser."""
-    return share * 0.5 * (queries[:, :-1] ** 2).sum(axis=1) + C * (u @ h)
+    return share * 0.5 * (queries[:, :-1] ** 2).sum(axis=1) + C * matmul(u, h)
 
 
 def scores(
@@ -244,7 +244,7 @@ def pulls(x: Array, u: Array, share: Array) -> Float[Array, " n"]:
     """
     z = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
     one = jnp.eye(z.shape[1], dtype=x.dtype)
-    M = jnp.matmul((z * (u * share)[:, None]).T, z, precision=lax.Precision.HIGHEST)
+    M = matmul((z * (u * share)[:, None]).T, z)
     M = M + (1e-9 * jnp.trace(M) + jnp.finfo(x.dtype).tiny) * one
-    pull = u * share * jnp.linalg.norm(z @ factored(M).lower_solve(one).T, axis=1)
+    pull = u * share * jnp.linalg.norm(matmul(z, linear.factored(M).lower_solve(one).T), axis=1)
     return jnp.where(jnp.isfinite(pull), pull, 0)

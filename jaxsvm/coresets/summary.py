@@ -20,7 +20,7 @@ from jaxsvm.gram.build import gram
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.driver import fit
-from jaxsvm.points.rows import CSR, PointsLike, as_points
+from jaxsvm.points.rows import CSR, PointsLike, as_points, product, transposed_product
 from jaxsvm.problems.arguments import checked_signs, checked_weights
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit
@@ -136,7 +136,7 @@ def solved(x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, tol: float) ->
 @jax.jit
 def _solution(x: Array, y: Array, u: Array, C: Any, tol: Any) -> Pilot:
     at = solve(centred(x, u), y, C * u, tol=tol)
-    return at._replace(b=at.b - at.w @ (u @ x) / u.sum())
+    return at._replace(b=at.b - at.w @ transposed_product(x, u) / u.sum())
 
 
 def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -207,7 +207,7 @@ def require_costs(C: Any, u: np.ndarray) -> None:
 
 def centred(x: Array, u: Array) -> Array:
     """Subtract the weighted mean from the points, which changes no result but its rounding."""
-    return x - (u @ x) / jnp.maximum(u.sum(), jnp.finfo(u.dtype).tiny)
+    return x - transposed_product(x, u) / jnp.maximum(u.sum(), jnp.finfo(u.dtype).tiny)
 
 
 def _dense(x: Any) -> np.ndarray:
@@ -290,7 +290,7 @@ def _evaluated(
 ) -> Any:
     """Return queries, the errors there, and F at the first two; the first n points are the data's."""
     keys = jax.random.split(key, 4)
-    middle = (u @ x) / u.sum()
+    middle = transposed_product(x, u) / u.sum()
     x, x_s = x - middle, x_s - middle
     best, own = solve(x, y, C * u), solve(x_s, y_s, C * v / share)
     d, row = x.shape[1], lambda at: jnp.append(at.w, at.b)
@@ -330,7 +330,7 @@ def _evaluated(
     queries = jnp.concatenate([pool, climbed])
     F = objectives(queries[:2], hinges(x, y, queries[:2]), u, C)
     # Back to the data's own origin.
-    return queries.at[:, -1].add(-queries[:, :-1] @ middle), error(queries), F
+    return queries.at[:, -1].add(-product(queries[:, :-1], middle)), error(queries), F
 
 
 _evaluate = Program(_evaluated)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import is_concrete
 from jaxsvm.numerics.linear import Apply, Factor, factored, identity, landmark_features, padded_factor, woodbury
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.numerics.precision import count, diagonal, places_first, plus_diagonal, rounded
+from jaxsvm.numerics.precision import count, diagonal, matmul, places_first, plus_diagonal, rounded
 from jaxsvm.numerics.selection import entries
 from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
 from jaxsvm.problems.contract import Differentiable, Problem
@@ -89,7 +89,7 @@ def solved(
     # Without bounds all values that are kept are 0.
     r = problem.targets - problem.signed.support_matvec(a) if problem.bounded else problem.targets
     c = problem.equality
-    s = jnp.zeros((), a.dtype) if c is None else problem.e - c @ a
+    s = jnp.zeros((), a.dtype) if c is None else problem.e - matmul(c, a)
     da, b = _solve(problem, system, r + shift.r, s, shift.ridge)
     a = a + da
     products = problem.signed.support_matvec(a)
@@ -117,7 +117,7 @@ def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
     def missed(problem: Differentiable) -> tuple[Array, Array, Array, Array]:
         a = _kept(problem, active, system.free, point.a)
         products = problem.signed.matvec(a) + (0 if c is None else point.b * c)
-        s = jnp.zeros((), a.dtype) if c is None else problem.e - c @ a
+        s = jnp.zeros((), a.dtype) if c is None else problem.e - matmul(c, a)
         return a, products, problem.targets - products - problem.ridge * a, s
 
     fixed, products, r, s = jax.jvp(missed, (problem,), tangents[:1])[1]
@@ -183,7 +183,7 @@ def _solve(
         a, b = v[:n], v[n:]
         if c is None:
             return jnp.where(free, inside(jnp.where(free, a, 0)), a)
-        return jnp.append(jnp.where(free, inside(jnp.where(free, a, 0)) + b * c, a), c @ a)
+        return jnp.append(jnp.where(free, inside(jnp.where(free, a, 0)) + b * c, a), matmul(c, a))
 
     def matvec(v: Array) -> Array:
         return bordered(lambda a: problem.signed.matvec(a) + ridge * a, v)
@@ -198,7 +198,7 @@ def _solve(
             return solution, v @ solution
         full = v[:n] + system.rho * v[n] * c
         a = system.precondition(full)
-        b = (c @ a - v[n]) / curvature
+        b = (matmul(c, a) - v[n]) / curvature
         return jnp.append(a - b * system.along, b), full @ a
 
     def solve(_: Any, v: Array) -> Array:
@@ -423,17 +423,17 @@ def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
     scale = jnp.maximum(jnp.abs(constant).max(axis=0), jnp.finfo(dtype).tiny)
     X = jnp.concatenate([constant / scale[None, :], jnp.ones_like(constant[:, :1])], axis=1)
     carriers = jnp.where(spare[:, None], X, 0)
-    missed = jnp.append((dX.T @ off) / scale, 0)
-    moved = moved + carriers @ _least_squares(carriers, missed)
+    missed = jnp.append(matmul(dX.T, off) / scale, 0)
+    moved = moved + matmul(carriers, _least_squares(carriers, missed))
 
     def forward(_: Any, v: Array) -> Array:
         kept = rounded(v, dtype)
-        carried = kept + rounded(carriers @ _least_squares(carriers, X.T @ (v - kept)), dtype)
-        better = jnp.linalg.norm(X.T @ (v - carried)) < jnp.linalg.norm(X.T @ (v - kept))
+        carried = kept + rounded(matmul(carriers, _least_squares(carriers, matmul(X.T, v - kept))), dtype)
+        better = jnp.linalg.norm(matmul(X.T, v - carried)) < jnp.linalg.norm(matmul(X.T, v - kept))
         return jnp.where(better, carried, kept)
 
     def backward(_: Any, g: Array) -> Array:
-        near = X @ _least_squares(X, X.T @ g)
+        near = matmul(X, _least_squares(X, matmul(X.T, g)))
         return jnp.where(jnp.abs(g - near).max() <= 8 * jnp.finfo(dtype).eps * jnp.abs(g).max(), near, g)
 
     return out, lax.custom_linear_solve(lambda v: v, moved, forward, backward)
@@ -443,7 +443,7 @@ def _least_squares(X: Float[Array, "n d"], b: Float[Array, " d"]) -> Float[Array
     """Solve `X'X v = b` for v, refined once; features that depend linearly on others get the coefficient 0."""
     size = jnp.linalg.norm(X, axis=0)
     scale = jnp.where(size > 0, 1 / jnp.where(size > 0, size, 1), 0)
-    squares = scale[:, None] * (X.T @ X) * scale
+    squares = scale[:, None] * matmul(X.T, X) * scale
     factor = factored(squares, 1e-12)  # with a pivot below this share of its square a feature depends on others
     v = factor.solve(scale * b)
-    return scale * (v + factor.solve(scale * b - squares @ v))
+    return scale * (v + factor.solve(scale * b - matmul(squares, v)))

@@ -160,7 +160,7 @@ class DesignFit:
         Raises:
             InputError: On points of another width.
         """
-        points: Any = applied(self.features, x) if self.features else x
+        points: Any = applied(self.features, x) if self.features or isinstance(x, jax.Array) else x
         width = self.coef.shape[-1]
         if np.ndim(points) != 2 or np.shape(points)[1] != width:
             raise InputError(f"x has shape {np.shape(points)}: points of {width} features, (m, {width}), are needed.")

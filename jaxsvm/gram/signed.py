@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.gram.operators import DenseGram, Gram
-from jaxsvm.numerics.precision import sums, weighted_rows
+from jaxsvm.numerics.precision import matmul, sums, weighted_rows
 from jaxsvm.numerics.selection import entries, entry
 
 
@@ -60,7 +60,7 @@ class SignedGram:
     def quadratic_form(self, v: Float[Array, " n"]) -> Float[Array, ""]:
         """Return `v' B v`, by tiles; its derivatives need no n x n matrix of their own."""
         signed = self._signs * v
-        return signed @ self.gram.matvec(signed) + self.offset * signed.sum() ** 2
+        return matmul(signed, self.gram.matvec(signed)) + self.offset * signed.sum() ** 2
 
     @property
     def _signs(self) -> Float[Array, "n *L"]:

@@ -312,7 +312,7 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
         most = jnp.minimum(left, MEASURED.steps_per_sample * problem.n)
         gradient = y * (problem.q - s)
         v, _, more = block_steps(K, low, high, v, gradient, violation, most, problem.free_bias, problem.groups)
-        s = y * (K @ v)
+        s = y * matmul(K, v)
         excess = _violation_and_gap(problem, y * v, s, floor)[1] / tol
         violation = violation / 10
         return (v, s, violation), more, jnp.where(violation > tol * least, excess, 0)

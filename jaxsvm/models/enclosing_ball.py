@@ -52,7 +52,7 @@ class Ball:
         """Return the centre in input space, `(d,)`; for the linear kernel only, whose feature space it is."""
         x = jnp.asarray(x)
         mean = x.mean(axis=0)  # a far mean would move by the rounding of the weights' sum
-        return mean + (self.weights / self.weights.sum()) @ (x - mean)
+        return mean + ((self.weights / self.weights.sum())[:, None] * (x - mean)).sum(axis=0)
 
 
 @transfers

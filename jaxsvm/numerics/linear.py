@@ -330,7 +330,7 @@ def woodbury(F: Float[Array, "n r"], D: Any) -> Callable[[Float[Array, " n"]], F
 
 
 def _by_woodbury(factor: Factor, scaled: Float[Array, "n r"], D: Any, r: Float[Array, " n"]) -> Float[Array, " n"]:
-    return r / D - scaled @ factor.solve(scaled.T @ r)
+    return r / D - matmul(scaled, factor.solve(matmul(scaled.T, r)))
 
 
 def deflation(F: Float[Array, "n r"]) -> Callable[[Float[Array, " n"]], Float[Array, " n"]]:
@@ -353,9 +353,9 @@ def deflation(F: Float[Array, "n r"]) -> Callable[[Float[Array, " n"]], Float[Ar
 
     # 8 powers of the inverse: the smallest eigenvalue is needed to a tenth only.
     v = fori_loop(0, 8, toward_least, jnp.where(counts, 1, 0) / jnp.sqrt(jnp.maximum(counts.sum(), 1)))
-    level = 1 + v @ squares @ v
+    level = 1 + v @ matmul(squares, v)
     factor = factored(squares + level * one)
-    return lambda r: r - F @ factor.solve(r @ F)
+    return lambda r: r - matmul(F, factor.solve(matmul(r, F)))
 
 
 Apply = Callable[[Float[Array, " n"]], Float[Array, " n"]]

@@ -27,7 +27,7 @@ from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.operators import Gram, among
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import bisected
-from jaxsvm.numerics.precision import in_double, like, rounded, rounding, sums, widened
+from jaxsvm.numerics.precision import in_double, like, matmul, rounded, rounding, sums, widened
 from jaxsvm.problems import arguments
 from jaxsvm.problems.contract import BoxForm, Differentiable
 from jaxsvm.problems.samples import OfSamples, checked, negligible, squares
@@ -301,7 +301,7 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
     def lagrangian(self, values: Values) -> Float[Array, ""]:
         slack = jnp.maximum(0, self.q - values.margins)
         multiplier = values.bias if self.c is not None else 0.0
-        linear = self.q @ values.alpha + self.upper @ slack + multiplier * self.e + self.constant
+        linear = matmul(self.q, values.alpha) + matmul(self.upper, slack) + multiplier * self.e + self.constant
         return linear - self.signed.quadratic_form(values.alpha) / 2
 
     def certificate_of(self, values: Values, dtype: Any) -> Certificate:

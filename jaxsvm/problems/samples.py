@@ -18,7 +18,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems import arguments
 from jaxsvm.problems.contract import Parametric, Problem
-from jaxsvm.runtime.arrays import computed, filled, owned, shortened
+from jaxsvm.runtime.arrays import computed, filled, owned
 from jaxsvm.runtime.programs import Program
 
 
@@ -136,7 +136,7 @@ def squares(gram: Gram, dtype: Any, offset: float) -> Float[Array, " n"]:
     with jax.ensure_compile_time_eval():  # in a user's program too
         if longer is None:
             return _squares(gram, offset, dtype)
-        return shortened(_squares(longer, offset, dtype), gram.n, size)
+        return computed(lambda _, values: values[: gram.n], _squares(longer, offset, dtype))
 
 
 @partial(Program, brief=True, static_argnames="dtype")

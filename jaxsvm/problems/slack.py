@@ -17,7 +17,6 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
@@ -25,7 +24,7 @@ from jaxsvm.errors import InputError, is_concrete, require_part
 from jaxsvm.gram.operators import Gram
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.numerics.precision import rounded, rounding
+from jaxsvm.numerics.precision import matmul, rounded, rounding
 from jaxsvm.points.rows import transposed_product
 from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, hinge_of
@@ -105,9 +104,7 @@ class SlackProblem(OfSamples):
     def combination(self, indices: Int[Array, " t"], weights: Float[Array, " t"]) -> Float[Array, " n"]:
         """Return `sum_k weights_k Q[indices_k, :]`, t n kernel evaluations."""
         signed = weights * self.y[indices]
-        rows = self.gram.rows(indices)
-        dtype = jnp.result_type(rows.dtype, signed.dtype)
-        values = jnp.matmul(signed.astype(dtype), rows.astype(dtype), precision=lax.Precision.HIGHEST)
+        values = matmul(signed, self.gram.rows(indices))
         return self.y * (values + self.offset * signed.sum()).astype(self.dtype)
 
     def matvec(self, point: Float[Array, "k n"]) -> Float[Array, "k n"]:
@@ -178,7 +175,7 @@ class SlackProblem(OfSamples):
         """
         a, p = point
         size, eps = jnp.sqrt(jnp.maximum(self.diagonal, 0)), rounding(self.n, s.dtype)
-        error = eps * size.max() * (jnp.abs(point) @ size)  # of an entry of s, one a row
+        error = eps * size.max() * matmul(jnp.abs(point), size)  # of an entry of s, one a row
         length = jnp.sqrt(jnp.maximum(a @ s[0] + error[0] * jnp.abs(a).sum(), 1))
         c = s[0] / length  # responses of a vector in the unit ball
         water = self.level(c)

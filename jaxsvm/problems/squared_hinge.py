@@ -270,7 +270,7 @@ class SquaredHingeProblem(OfSamples, SimplexForm, Restrictable, Differentiable):
     def lagrangian(self, values: Values) -> Float[Array, ""]:
         """Return `-1/2 beta' Kt beta`, by tiles: its derivative by the problem needs no n x n matrix of its own."""
         beta = values.alpha / values.R
-        return -(self.signed.quadratic_form(beta) + self.ridge @ beta**2) / 2
+        return -(self.signed.quadratic_form(beta) + matmul(self.ridge, beta**2)) / 2
 
     def certificate_of(self, values: Values, dtype: Any) -> Certificate:
         beta = jnp.maximum(values.alpha, 0) / values.R

@@ -19,10 +19,13 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import take_current_trace
 
 from jaxsvm.errors import InputError, is_concrete
 
 MAX_INT32 = 2**31 - 1
+with jax.ensure_compile_time_eval(), take_current_trace() as _trace:
+    EVALUATING = type(_trace)  # the current trace of calls around which no program is traced
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -99,10 +102,6 @@ def _is_single(value: Any) -> bool:
     return is_numeric(value) and np.ndim(value) == 0
 
 
-def _is_whole(value: Any) -> bool:
-    return _is_single(value) and (isinstance(value, jax.core.Tracer) or float(value).is_integer())
-
-
 def _has(*parts: str) -> Callable[[Any], bool]:
     return lambda value: not isinstance(value, type | str) and all(hasattr(value, part) for part in parts)
 
@@ -120,7 +119,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("Array", "ndarray"), (lambda value: hasattr(value, "dtype") and is_numeric(value), "an array")),
     **dict.fromkeys(("Sequence", "tuple"), (_has("__len__"), "several")),
     "float": (_is_single, "a number"),
-    "int": (_is_whole, "an integer"),
+    "int": (lambda value: _is_single(value) and (not is_concrete(value) or float(value).is_integer()), "an integer"),
     "PointsLike": (lambda value: hasattr(value, "columns") or is_numeric(value), "real numbers"),
     "str": (_of(str), "text"),
     "PathLike": (_of(os.PathLike), "a path"),
@@ -242,8 +241,11 @@ def on_device(values: np.ndarray, like: Any = None) -> Any:
     explicitly; one on several devices gives its placement to arrays of its own shape.
     """
     placed = getattr(like, "committed", False) and (may_be_padded(like) or np.shape(values) == np.shape(like))
-    with jax.enable_x64(True), jax.ensure_compile_time_eval():  # a concrete value in a user's program too
-        return jax.device_put(values, like.sharding if placed else None)
+    with take_current_trace() as trace, jax.enable_x64(True), jax.ensure_compile_time_eval():  # in a user's program too
+        array = jax.device_put(values, like.sharding if placed else None)
+        if type(trace) is not EVALUATING and array.is_fully_addressable:
+            jax.device_get(array)  # a constant: JAX would read it when it lowers, where the user may forbid transfers
+        return array
 
 
 def computed(function: Callable[..., Any], *values: Any) -> Any:

@@ -270,10 +270,7 @@ def shard_lanes(
         pairs = list(zip(arguments, has_lanes, strict=True))
         count = len(jax.tree.leaves([argument for argument, lanes in pairs if lanes is not None])[0])
         places = np.minimum(np.arange(-(-count // spread.parts) * spread.parts), count - 1)
-        full = [
-            argument if lanes is None else jax.tree.map(lambda leaf: leaf[places], argument)
-            for argument, lanes in pairs
-        ]
+        full = [part if lanes is None else jax.tree.map(lambda leaf: leaf[places], part) for part, lanes in pairs]
         over = PartitionSpec(spread.axis)
         each = jax.shard_map(
             jax.vmap(function, in_axes=in_axes),

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.errors import InputError, is_concrete, require_finite
-from jaxsvm.numerics import selection
+from jaxsvm.numerics import precision, selection
 from jaxsvm.numerics.sampling import balanced_draw
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import BoxForm, Problem, Restricted, SimplexForm
@@ -193,10 +193,10 @@ def _random_draw(problem: SimplexForm, key: Array, draw: int, counters: Counters
     K = few.block(places, places)
 
     def step(_: Any, weights: Array) -> Array:
-        s = K @ weights
+        s = precision.matmul(K, weights)
         to, away = jnp.where(valid, s, jnp.inf), jnp.where(weights > 0, s, -jnp.inf)
         pair = (places == jnp.argmin(to)).astype(s.dtype) - (places == jnp.argmax(away)).astype(s.dtype)
-        curvature = pair @ (K @ pair)
+        curvature = pair @ precision.matmul(K, pair)
         longest = jnp.where(pair < 0, weights, 0).sum()
         descent = away.max() - to.min()
         moved = jnp.where(curvature > 0, jnp.minimum(descent / jnp.where(curvature > 0, curvature, 1), longest), 0)
@@ -205,4 +205,4 @@ def _random_draw(problem: SimplexForm, key: Array, draw: int, counters: Counters
     weights = fori_loop(0, 200, step, weights)
     weights = weights / weights.sum()
     alpha = jnp.zeros((problem.n,), problem.dtype).at[indices].add(weights)
-    return alpha, weights @ problem.columns(indices), counters.evaluated(indices.shape[0] * problem.n)
+    return alpha, precision.matmul(weights, problem.columns(indices)), counters.evaluated(len(indices) * problem.n)

@@ -20,6 +20,7 @@ from jaxsvm.numerics.precision import (
     diagonal,
     double,
     in_double,
+    matmul,
     of_bits,
     places_first,
     weighted_rows,
@@ -122,7 +123,7 @@ def among(
 
 def is_negative_along(Q: Float[Array, "q q"], move: Float[Array, " q"]) -> Bool[Array, ""]:
     """Return whether a matrix has a negative curvature along a move, beyond rounding."""
-    return is_negative(move @ (Q @ move), jnp.abs(Q).max() * jnp.abs(move).sum() ** 2)
+    return is_negative(move @ matmul(Q, move), jnp.abs(Q).max() * jnp.abs(move).sum() ** 2)
 
 
 # --- the cache of kernel rows
@@ -396,7 +397,7 @@ def moved_in_box(
     # Bounds are met exactly, so that comparisons with them are exact.
     new = jnp.where(v == end, U, jnp.clip(v / c, 0, U))
     change = new - old
-    gain = change @ (gradient - Q @ change / 2)
+    gain = change @ (gradient - matmul(Q, change) / 2)
     placed = _with_values(problem, state, rows, slots, members, old, new)
     return {**placed, "R": state.R - gain}, steps, is_negative_along(Q, change)
 

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics.linear import factored
-from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.precision import matmul, rounded
 from jaxsvm.numerics.selection import argmax, entries, entry, lowest
 from jaxsvm.points.rows import Rows, dense_rows, product, transposed_product
 from jaxsvm.problems.contract import BoxForm
@@ -60,7 +59,7 @@ def beside(
 
     def primal(w: Array, w_s: Array, b: Array) -> Array:
         r = problem.q - w_s - (0 if problem.c is None else b * problem.c)
-        return w @ w_s / 2 + b * problem.e + problem.upper @ jnp.maximum(0, r)
+        return w @ w_s / 2 + b * problem.e + matmul(problem.upper, jnp.maximum(0, r))
 
     primals, dual = jax.vmap(primal)(candidates, products, shifts), a @ (problem.q - s / 2)
     good = ~anyway & (primals[0] - dual <= tol * jnp.abs(dual + problem.constant))
@@ -150,11 +149,11 @@ def _least_squares(A: Float[Array, "n p"], b: Float[Array, " n"]) -> Float[Array
     scale = jnp.where(sizes > 0, 1 / jnp.where(sizes > 0, sizes, 1), 0)
     scaled = A * scale
     ridge = 8 * A.shape[1] * jnp.finfo(A.dtype).eps
-    normal = jnp.matmul(scaled.T, scaled, precision=lax.Precision.HIGHEST)
+    normal = matmul(scaled.T, scaled)
     factor = factored(normal + ridge * jnp.eye(A.shape[1], dtype=A.dtype))
 
     def refine(_: Any, x: Array) -> Array:
-        return x + factor.solve(scaled.T @ (b - scaled @ x))
+        return x + factor.solve(matmul(scaled.T, b - matmul(scaled, x)))
 
     return scale * fori_loop(0, 3, refine, jnp.zeros_like(scale))
 
@@ -169,8 +168,8 @@ def _pivots(H: Signed, weight: Float[Array, " n"]) -> tuple[Int[Array, " p"], An
         rest, directions = carry
         left, i = argmax(rest)
         row = H.rows(i[None])[0]
-        row = row - directions.T @ (directions @ row)
-        row = row - directions.T @ (directions @ row)  # twice is enough
+        row = row - matmul(directions.T, matmul(directions, row))
+        row = row - matmul(directions.T, matmul(directions, row))  # twice is enough
         size = jnp.linalg.norm(row)
         counts = left > floor
         direction = jnp.where(counts, row / jnp.where(size > 0, size, 1), 0)

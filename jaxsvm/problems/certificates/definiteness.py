@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.linear import factored
-from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.numerics.precision import in_double, matmul, widened
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.measured import MEASURED
 from jaxsvm.runtime.loops import scan
@@ -70,7 +69,7 @@ def _by_cholesky(problem: Problem, present: Array, u: Any, eps: float, largest: 
     Q = jnp.where(present[:, None] & present, B, 0)
     largest = jnp.maximum(largest, jnp.abs(Q).max())
     if u is not None:
-        Qu = jnp.matmul(Q, u, precision=lax.Precision.HIGHEST)
+        Qu = matmul(Q, u)
         Q = Q - jnp.outer(Qu, u) - jnp.outer(u, Qu) + (u @ Qu) * jnp.outer(u, u)
     shift = jnp.maximum(16 * eps * problem.n * largest, jnp.finfo(Q.dtype).tiny)
     factor = factored(Q + shift * jnp.eye(problem.n, dtype=Q.dtype))
@@ -92,7 +91,7 @@ def _by_lanczos(problem: Problem, present: Array, u: Any, eps: float, largest: A
         w = apply(V[k])
         W = W.at[k].set(w)
         for _ in range(2):  # twice is enough to stay orthogonal
-            w = w - V.T @ (V @ w)
+            w = w - matmul(V.T, matmul(V, w))
         norm = jnp.linalg.norm(w)
         fresh = jnp.where(norm > 0, w / jnp.where(norm > 0, norm, 1), 0)
         return (V.at[k + 1].set(fresh, mode="drop"), W), None
@@ -101,7 +100,7 @@ def _by_lanczos(problem: Problem, present: Array, u: Any, eps: float, largest: A
     first = inside(jax.random.normal(jax.random.key(0), (problem.n,), jnp.float32).astype(problem.dtype))
     V = jnp.zeros((products, problem.n), problem.dtype).at[0].set(first / jnp.linalg.norm(first))
     (V, W), _ = scan(step, (V, jnp.zeros_like(V)), jnp.arange(products, dtype=jnp.int32))
-    T = V @ W.T
+    T = matmul(V, W.T)
     shift = 16 * eps * problem.n * largest
     factor = factored((T + T.T) / 2 + shift * jnp.eye(products, dtype=T.dtype))
     return jnp.isfinite(T).all() & ~jnp.isfinite(factor.L).all()

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.precision import like, over_support
+from jaxsvm.numerics.precision import like, matmul, over_support
 from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.contract import Restricted, SimplexForm
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -258,7 +258,7 @@ def _drawn_gradient(
     tile = min(MEASURED.rows_per_wide_tile, weights.shape[0])
 
     def add(total: Array, index: Array, some: Array) -> Array:
-        return total + problem.block(drawn, indices[index]) @ some
+        return total + matmul(problem.block(drawn, indices[index]), some)
 
     return over_support(weights, tile, add, jnp.zeros(drawn.shape, weights.dtype))
 

@@ -331,11 +331,11 @@ class DenseSystem:
 
     def margins(self, a: Float[Array, " n"], v: Float[Array, " p"]) -> Float[Array, " n"]:
         """Return `Qa + b c`."""
-        return matmul(self.Q, a) + self.c @ v
+        return matmul(self.Q, a) + matmul(self.c, v)
 
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " p"]) -> Solve:
         """Return the solver of systems with this diagonal, at this point."""
-        off = self.c.T @ a - self.e
+        off = matmul(self.c.T, a) - self.e
         scale = lax.rsqrt(diagonal(self.Q) + D)
         factor = factored(scale[:, None] * plus_diagonal(self.Q, D) * scale[None, :])
         scale, D = scale[:, None], D[:, None]
@@ -352,9 +352,9 @@ class DenseSystem:
             # Solve for r and the equality's column together: two solves would double the program.
             X = inverse(jnp.concatenate([r[:, None], self.c], axis=1))
             da, column = X[:, 0], X[:, 1:]
-            dv = (self.c.T @ da + off) / (self.c * column).sum(axis=0)
-            da = da - column @ dv
-            return da, dv, matmul(self.Q, da) + self.c @ dv
+            dv = (matmul(self.c.T, da) + off) / (self.c * column).sum(axis=0)
+            da = da - matmul(column, dv)
+            return da, dv, matmul(self.Q, da) + matmul(self.c, dv)
 
         return solve
 
@@ -372,12 +372,12 @@ class FeatureSystem:
 
     def start(self, a: Float[Array, " n"]) -> Float[Array, " dp"]:
         """Return v for the first iterate."""
-        return self.penalty * self._transposed(a)
+        return self.penalty * self.transposed(a)
 
     def margins(self, a: Float[Array, " n"], v: Float[Array, " dp"]) -> Float[Array, " n"]:
         """Return `H v`, which is `Qa + b c` if v is `W'a` and b."""
         d = self.x.shape[1]
-        return self.y * (product(self.x, v[:d], self.spread) + self.more @ v[d:])
+        return self.y * (product(self.x, v[:d], self.spread) + matmul(self.more, v[d:]))
 
     def factored(self, D: Float[Array, " n"], a: Float[Array, " n"], v: Float[Array, " dp"]) -> Solve:
         """Return the solver of systems with this diagonal, at this point."""
@@ -390,13 +390,14 @@ class FeatureSystem:
         rest = self.penalty * v + self.e
 
         def solve(r: Array) -> tuple[Array, Array, Array]:
-            right = self._transposed(r / D + a) - rest
+            right = self.transposed(r / D + a) - rest
             dv = scale * factor.solve(scale * right)
             dm = self.margins(a, dv)
             return (r - dm) / D, dv, dm
 
         return solve
 
-    def _transposed(self, u: Array) -> Array:
+    def transposed(self, u: Array) -> Array:
+        """Return `W'u`."""
         signed = self.y * u
-        return jnp.concatenate([transposed_product(self.x, signed), self.more.T @ signed])
+        return jnp.concatenate([transposed_product(self.x, signed), matmul(self.more.T, signed)])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.numerics import selection
+from jaxsvm.numerics import precision, selection
 from jaxsvm.problems.contract import SimplexForm, SimplexPart
 from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, require_one_of
@@ -70,7 +70,7 @@ class FrankWolfe(SimplexSolver):
         require_one_of("variant", self.variant, VARIANTS)
 
     def at(self, alpha: Float[Array, " n"], s: Float[Array, " n"], counters: Counters) -> "State":
-        R, infinite = alpha @ s, jnp.asarray(jnp.inf, s.dtype)
+        R, infinite = precision.matmul(alpha, s), jnp.asarray(jnp.inf, s.dtype)
         return State(alpha, s, R, infinite, jnp.asarray(False), counters, 1 / jnp.where(R > 0, R, 1))
 
     def step(self, problem: SimplexPart, state: "State") -> "State":

@@ -10,14 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
-from jaxsvm.numerics.linear import (
-    Iterate,
-    conjugate_gradients,
-    deflation,
-    factored,
-    landmark_features,
-    padded_factor,
-)
+from jaxsvm.numerics.linear import Iterate, conjugate_gradients, deflation, factored, landmark_features, padded_factor
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import (
     count,
@@ -252,7 +245,7 @@ def newton_move(primal: Primal, current: FeaturePoint) -> tuple[FeaturePoint, Bo
     direction = -scale * factor.solve(scale * current.gradient)
     finite = jnp.isfinite(direction).all()
     following = move(primal, current, jnp.where(finite, direction, 0))
-    return following._replace(gap=_gap(following, H @ following.gradient)), finite
+    return following._replace(gap=_gap(following, matmul(H, following.gradient))), finite
 
 
 def cg_move(primal: Primal, current: FeaturePoint) -> tuple[FeaturePoint, Bool[Array, ""]]:

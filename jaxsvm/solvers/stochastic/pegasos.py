@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike, DTypeLike
 
 from jaxsvm.errors import InputError, is_concrete
-from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.precision import matmul, rounded
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
@@ -349,7 +349,7 @@ class Pegasos(Stochastic):
         first = jnp.where(state.first > 0, state.first, first_step(mean_square, k).astype(state.w.dtype))
         moved: Any = self._stream(state.lam, first).update(gradient, state.chain, state.w)
         updates, chain = moved
-        loss = weight @ jnp.maximum(slack, 0) / k
+        loss = matmul(weight, jnp.maximum(slack, 0)) / k
         t = jnp.asarray(chain[-1].taken, loss.dtype)
         w = jnp.asarray(optax.apply_updates(state.w, updates))
         return StreamState(w, chain, state.lam, first, state.loss + (loss - state.loss) / t, state.d)
