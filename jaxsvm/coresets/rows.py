@@ -182,7 +182,7 @@ def _of_cells(chunk: Chunk, shared: Shared) -> Sums:
 
 def _of_bounds(chunk: Chunk, shared: Shared, sums: Sums) -> tuple[Array, Array]:
     """Return the sum of the bounds, and the totals that weights are calibrated to."""
-    return _bounds(chunk, shared, sums).sum(), chunk.weight @ _variables(chunk, shared)
+    return _bounds(chunk, shared, sums).sum(), (chunk.weight[:, None] * _variables(chunk, shared)).sum(axis=0)
 
 
 def _variables(chunk: Chunk, shared: Shared) -> Float[Array, "k p"]:

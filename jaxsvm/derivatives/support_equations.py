@@ -346,7 +346,7 @@ class Inside(NamedTuple):
     def first(problem: Differentiable) -> "Inside":
         """Return the middle of the box, with multipliers as large as its residuals may be."""
         U, size = problem.upper, jnp.sqrt(jnp.maximum(problem.diagonal, 0))
-        most = jnp.abs(problem.targets).max() + size.max() * (size @ U)
+        most = jnp.abs(problem.targets).max() + size.max() * matmul(size, U)
         x = jnp.broadcast_to(jnp.where(problem.present, U / 2, 1), (2, *U.shape))
         return Inside(x, jnp.full_like(x, most), most * U.max() / 2)
 

@@ -28,7 +28,7 @@ from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.loop.many import solve_whole
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.numerics.precision import in_double, matmul, widened
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.path.chains import (
     CarriedPoint,
@@ -229,7 +229,7 @@ def next_start(problem: BoxProblem, point: CarriedPoint, known: Screening | None
     def scale(problem: BoxProblem, point: CarriedPoint, known: Screening | None) -> NextStart:
         wide, dtype = widened(problem), problem.dtype
         a, p = point.a.astype(wide.dtype), point.products
-        best = (wide.targets @ a) / jnp.maximum(a @ p, jnp.finfo(wide.dtype).tiny)
+        best = matmul(wide.targets, a) / jnp.maximum(a @ p, jnp.finfo(wide.dtype).tiny)
         factor = jnp.minimum(wide.C / point.C.astype(wide.dtype), jnp.maximum(best, 1))
         none = jnp.zeros_like(wide.present)
         inactive, at_bound = (none, none) if known is None else (known.inactive, known.at_bound)
@@ -249,7 +249,7 @@ def next_start(problem: BoxProblem, point: CarriedPoint, known: Screening | None
             start=start,
             base=base,
             products=q,
-            drift=(factor * point.drift + jnp.abs(base) @ lengths(wide)).astype(dtype),
+            drift=(factor * point.drift + matmul(jnp.abs(base), lengths(wide))).astype(dtype),
             dual=(base @ (wide.targets - q / 2)).astype(dtype),
             counts=jnp.stack([kept.sum(), free.sum(), moved.sum()]).astype(jnp.int32),
         )
@@ -369,7 +369,7 @@ def joined(
         change = jnp.where(moved, a - base, 0)
         s = begin.products + wide.signed.few_rows_matvec(change)
         # A certificate makes no room for rounding that was multiplied by every factor of C.
-        fresh, drift = a @ lengths(wide), begin.drift + jnp.abs(change) @ lengths(wide)
+        fresh, drift = matmul(a, lengths(wide)), begin.drift + matmul(jnp.abs(change), lengths(wide))
         lost = drift > 2.0 * problem.n**0.5 * fresh
         s, drift = once(lost, lambda _: (wide.matvec(a), fresh), (s, drift))
         count = jnp.where(lost, problem.n, moved.sum()).astype(jnp.int32)

@@ -20,7 +20,7 @@ from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import ready_together
-from jaxsvm.numerics.precision import double, in_double, rounded, widened
+from jaxsvm.numerics.precision import double, in_double, matmul, rounded, widened
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Parametric, Problem, Restrictable
@@ -269,7 +269,7 @@ def first_point(problem: BoxProblem, solver: Solver) -> CarriedPoint:
 def point_of(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> CarriedPoint:
     """Return the point of a solution and its products."""
     valid_up_to, scaled_gap = in_double(validity)(problem, solver, a, products)
-    return CarriedPoint(a, products, problem.C, a @ lengths(problem), None, None, valid_up_to, scaled_gap)
+    return CarriedPoint(a, products, problem.C, matmul(a, lengths(problem)), None, None, valid_up_to, scaled_gap)
 
 
 def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[Array, Array]:
@@ -283,7 +283,7 @@ def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[A
     loss = jnp.where(wide.present, jnp.maximum(wide.targets - margins, 0), 0)
     dual = a @ (wide.targets - p / 2)
     gap = (wide.upper - a) @ loss + a @ jnp.maximum(margins - wide.targets, 0)
-    cost = wide.upper @ loss / wide.C
+    cost = matmul(wide.upper, loss) / wide.C
     room = MEASURED.credible_share * solver.tol * dual - gap
     valid_up_to = jnp.where(room > 0, wide.C + room / jnp.maximum(cost, 1e-300), 0)
     scale = _scale_without_loss(wide, margins)

@@ -136,7 +136,7 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
         # Beyond these ends every sample is at the bound that c pulls it to.
         reach = (jnp.maximum(a, self.upper - a) / jnp.where(c == 0, 1, jnp.abs(c))).max()
         # A float64 bracket has fewer bits to lose.
-        low, high = bisected(lambda t: c @ at(t) > self.e, -reach, reach, 64)
+        low, high = bisected(lambda t: matmul(c, at(t)) > self.e, -reach, reach, 64)
         return jnp.where(too_much == 0, a, BoxProblem.on_equality(self, at((low + high) / 2)))
 
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -312,13 +312,15 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
         a, b = jnp.clip(values.alpha, 0, self.upper), values.bias
         s = self.matvec(a)
         best = self.certified(a, s, dtype).certificate
-        constant = self.offset * (self.y @ a)
+        constant = self.offset * matmul(self.y, a)
         without = s - self.y * constant
         c: Any = self.c
         direction = c if self.free_bias else self.offset * self.y
         slack = jnp.maximum(0, self.q - without - b * direction)
-        missed = jnp.abs(b * (c @ a - self.e)) if self.free_bias else 0.0
-        primal = (a @ without + self.offset * b**2) / 2 + b * self.e + self.upper @ slack + missed + self.constant
+        missed = jnp.abs(b * (matmul(c, a) - self.e)) if self.free_bias else 0.0
+        primal = (
+            (a @ without + self.offset * b**2) / 2 + b * self.e + matmul(self.upper, slack) + missed + self.constant
+        )
         rounding = 1024 * jnp.finfo(dtype).eps * self.upper.max()
         feasible = (jnp.abs(a - values.alpha) <= rounding).all()
         primal, scale = jnp.maximum(primal, best.primal), jnp.abs(best.dual)
@@ -471,7 +473,7 @@ def _restricted(problem: BoxProblem, samples: Array, fixed: Array | None) -> dic
         wide = widened(problem)
         rest = fixed.astype(wide.dtype).at[samples].set(0)
         s = wide.matvec(rest)
-        of_equality = 0.0 if wide.c is None else wide.c @ rest
+        of_equality = 0.0 if wide.c is None else matmul(wide.c, rest)
         parts = ((wide.q - s)[samples], wide.e - of_equality, wide.constant + rest @ (wide.q - s / 2))
         return like(parts, (problem.q, problem.e, problem.constant))
 

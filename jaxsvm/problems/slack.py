@@ -137,7 +137,7 @@ class SlackProblem(OfSamples):
         x = self.gram.design
         if x is None:
             return jnp.sqrt(jnp.maximum(p @ row, 0) + error)
-        w, constant = transposed_product(x, self.y * p), jnp.sqrt(self.offset) * (self.y @ p)
+        w, constant = transposed_product(x, self.y * p), jnp.sqrt(self.offset) * matmul(self.y, p)
         eps = jnp.where(error > 0, rounding(self.n, p.dtype), 0)
         return jnp.sqrt(w @ w + constant**2) + eps * self.radius * p.sum()
 
@@ -186,12 +186,12 @@ class SlackProblem(OfSamples):
         bias = rounded(best, dtype)
         # The rounding of w / level, in units of the unit vector.
         narrow = jnp.finfo(dtype).eps / 2 if jnp.finfo(dtype).bits < jnp.finfo(s.dtype).bits else 0.0
-        off = narrow * (size.max() * (jnp.abs(a) @ size) + jnp.abs(best) * scale) / length
+        off = narrow * (size.max() * matmul(jnp.abs(a), size) + jnp.abs(best) * scale) / length
         below = level - error[0] / length - off
         above = self.length_of(p, s[1], error[1])
         above, feasible = above * (1 + 4 * narrow) + 4 * eps * self.radius, is_weights(p, self.present)
         if self.free_bias:  # p may miss the equality by rounding
-            missed = self.y @ p
+            missed = matmul(self.y, p)
             above = above + jnp.abs(missed) * (jnp.abs(water.bias) + self.radius)
             feasible = feasible & balances(missed, p.sum(), dtype)
         above = _upper(self, p, above, 4 * narrow)

@@ -130,7 +130,7 @@ def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Refer
     p, turn = once(fresh, anew, (p, jnp.zeros_like(p)))
     unit = (4 * wide.n**0.5 + 8) * wide_eps
     size = jnp.sqrt(jnp.maximum(wide.signed.diag().astype(dtype), 0)) * (1 + 2 * max(narrow_eps, wide_eps))
-    total, stretch = size @ a, size @ jnp.abs(delta)
+    total, stretch = (size * a).sum(), (size * jnp.abs(delta)).sum()
     returned = stray + jnp.zeros_like(p)
     if narrow_eps > wide_eps:  # margins and bias were rounded once to be returned
         returned = returned + narrow_eps * (jnp.abs(p) + jnp.abs(fit.bias.astype(dtype)))
@@ -264,7 +264,7 @@ def difference(wide: Restrictable, reference: Reference) -> Difference:
         b = jnp.where((b > 0) & (scaled >= wide.upper * (1 - 1e-6)), scaled, b)
     delta = scaled - b
     q = wide.signed.few_rows_matvec(delta)
-    total = size @ jnp.abs(delta)
+    total = (size * jnp.abs(delta)).sum()
     square = jnp.maximum(delta @ q - unit * total**2, 0)
     return Difference(b, delta, q, unit * size * total, square)
 
@@ -273,12 +273,12 @@ def second_ball(wide: Restrictable, reference: Reference, apart: Difference) -> 
     """Return the ball of the same w and the dual point of the first ball's centre."""
     p, error, rho, unit = reference.margins, reference.margins_error, reference.rho, reference.unit
     _, delta, q, error_q, _ = apart
-    total = reference.size @ jnp.abs(delta)
+    total = (reference.size * jnp.abs(delta)).sum()
     # w - w_b = w - rho w_a + w_delta, and these may cancel.
     margins = reference.turn + (1 - rho) * reference.p
     error_between = reference.turn_error + jnp.abs(1 - rho) * reference.error
     between = reference.square(rho) + 2 * (delta @ margins) + delta @ q
-    stretch = jnp.abs(1 - rho) * (reference.size @ reference.a) + jnp.sqrt(reference.apart)
+    stretch = jnp.abs(1 - rho) * (reference.size * reference.a).sum() + jnp.sqrt(reference.apart)
     allowed = unit * (stretch + total) ** 2 + 2 * (jnp.abs(delta) @ error_between)
     missed = gap_terms(wide, apart.b, p, error).sum() * (1 + unit)
     square = ((jnp.maximum(between, 0) + allowed) / 4 + missed) * (1 + 8 * unit)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import bisected
-from jaxsvm.numerics.precision import rounded
+from jaxsvm.numerics.precision import matmul, rounded
 from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.contract import BoxForm
 from jaxsvm.results.fit import Counters
@@ -255,6 +255,6 @@ def best_multiple(problem: BoxForm, s: Float[Array, " n"], squared_norm: Float[A
         return t * squared_norm < jnp.where(t * s < problem.q, problem.upper * s, 0).sum()
 
     # Beyond this t the slope is not negative.
-    high = jnp.maximum(problem.upper @ jnp.maximum(s, 0), 0) / jnp.where(squared_norm > 0, squared_norm, 1)
+    high = jnp.maximum(matmul(problem.upper, jnp.maximum(s, 0)), 0) / jnp.where(squared_norm > 0, squared_norm, 1)
     low, high = bisected(falls, jnp.zeros_like(high), high, 60)
     return jnp.where(squared_norm > 0, (low + high) / 2, 0)

@@ -174,7 +174,7 @@ class Stochastic(Solver[BoxForm]):
         a = jnp.clip(share, 0, 1) * problem.upper
         (a_s,) = iterates.products(problem, a[None])
         curvature = a @ a_s
-        times = jnp.clip(problem.q @ a / jnp.where(curvature > 0, curvature, 1), 0, 1)
+        times = jnp.clip(matmul(problem.q, a) / jnp.where(curvature > 0, curvature, 1), 0, 1)
         a = rounded(times * a, dtype)  # within the box, whose bounds are numbers of that dtype
         return state._replace(
             at=at,
