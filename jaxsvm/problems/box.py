@@ -316,11 +316,9 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
         without = s - self.y * constant
         c: Any = self.c
         direction = c if self.free_bias else self.offset * self.y
-        slack = jnp.maximum(0, self.q - without - b * direction)
+        lost = matmul(self.upper, jnp.maximum(0, self.q - without - b * direction))
         missed = jnp.abs(b * (matmul(c, a) - self.e)) if self.free_bias else 0.0
-        primal = (
-            (a @ without + self.offset * b**2) / 2 + b * self.e + matmul(self.upper, slack) + missed + self.constant
-        )
+        primal = (a @ without + self.offset * b**2) / 2 + b * self.e + lost + missed + self.constant
         rounding = 1024 * jnp.finfo(dtype).eps * self.upper.max()
         feasible = (jnp.abs(a - values.alpha) <= rounding).all()
         primal, scale = jnp.maximum(primal, best.primal), jnp.abs(best.dual)

@@ -241,7 +241,7 @@ def level_by_bisection(c: Array, y: Array, volume: Array, w: Array) -> WaterLeve
         low = -jnp.abs(b)
         level = _fallen(heights, w, volume, jnp.where(guess > low, guess, low + spread))
         # A heavy sample at the surface holds any volume: rounding must not put it above.
-        return level, y @ jnp.where(heights <= level + 4 * eps * (jnp.abs(heights) + jnp.abs(level)), w, 0)
+        return level, jnp.where(heights <= level + 4 * eps * (jnp.abs(heights) + jnp.abs(level)), y * w, 0).sum()
 
     def halve(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         low, high, guess = carry

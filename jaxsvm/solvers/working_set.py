@@ -286,14 +286,14 @@ def _block(problem: SquaredHingeProblem, a: Array, exact: Array, K: Array, membe
         return outside[a] @ parts[b] - inside[b] @ g[a]
 
     across = (between(0, 1) + between(1, 0)) / 2
-    own = jnp.stack([between(k, k) + wide.ridge @ outside[k] ** 2 for k in range(2)])
+    own = jnp.stack([between(k, k) + matmul(wide.ridge, outside[k] ** 2) for k in range(2)])
     # Stored weights are rounded, each by itself, so no move may rely on a smaller curvature (16 roundings).
     eps = jnp.finfo(a.dtype).eps
     doubt = jnp.stack([jnp.linalg.norm(outside[k] * parts[k]) for k in range(2)])
     totals = jnp.stack([outside[k].sum() for k in range(2)])
     pull = jnp.concatenate([
         wide.targets[place] - parts.sum(axis=0)[place] - ridge * old,
-        totals - jnp.stack([outside[k] @ parts.sum(axis=0) + wide.ridge @ outside[k] ** 2 for k in range(2)]),
+        totals - jnp.stack([outside[k] @ parts.sum(axis=0) + matmul(wide.ridge, outside[k] ** 2) for k in range(2)]),
     ])  # fmt: skip
     units = jnp.sqrt(jnp.maximum(own, 0) + 16 * eps * doubt)
     exists = jnp.concatenate([valid, (totals > 0) & (units > 0)])

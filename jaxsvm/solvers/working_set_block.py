@@ -416,7 +416,7 @@ def _with_values(
         wide = double(a.dtype)
         after = a.at[members].set(new, mode="drop")
         if c is not None:
-            off = (c.astype(wide) @ after.astype(wide) - problem.e).astype(a.dtype)
+            off = (matmul(c.astype(wide), after.astype(wide)) - problem.e).astype(a.dtype)
             room = jnp.where(members < n, jnp.minimum(new, U - new), 0)
             k = lax.top_k(room, 1)[1][0]
             change = off / c[place][k]

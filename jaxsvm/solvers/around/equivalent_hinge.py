@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.numerics import selection
 from jaxsvm.numerics.line_search import bisected
-from jaxsvm.numerics.precision import like, rounded
+from jaxsvm.numerics.precision import like, matmul, rounded
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.runtime.arrays import Count, Number
@@ -122,7 +122,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
 
     def _following(self, problem: SlackProblem, search: "Search", solved: "End") -> tuple["Search", "End"]:
         """Return the search at the next C, with this C among its ends, and the solution that is expected at it."""
-        loss = problem.weights @ jnp.maximum(0, 1 - solved.margins)
+        loss = matmul(problem.weights, jnp.maximum(0, 1 - solved.margins))
         small = loss > problem.volume * _length(solved.a, solved.margins)
         low: End = jax.tree.map(lambda new, old: jnp.where(small, new, old), solved, search.low)
         high: End = jax.tree.map(lambda new, old: jnp.where(small, old, new), solved, search.high)
@@ -206,7 +206,7 @@ def _crossing(problem: SlackProblem, low: End, high: End) -> Float[Array, ""]:
     dots = [[a.a @ b.margins for b in (low, high)] for a in (low, high)]
 
     def is_before(t: Array) -> Array:
-        loss = problem.weights @ jnp.maximum(0, 1 - low.margins - t * (high.margins - low.margins))
+        loss = matmul(problem.weights, jnp.maximum(0, 1 - low.margins - t * (high.margins - low.margins)))
         square = (1 - t) ** 2 * dots[0][0] + t * (1 - t) * (dots[0][1] + dots[1][0]) + t**2 * dots[1][1]
         return loss > problem.volume * jnp.sqrt(jnp.maximum(square, 0))
 
@@ -221,7 +221,7 @@ def _best(problem: SlackProblem, state: State, solved: End, expected: End) -> Fl
     sizes = jnp.stack([_length(end.a, end.margins) for end in (solved, expected)])
     usable = (sizes > 0) & (jnp.stack([solved.a.sum(), expected.a.sum()]) > 0)
     size = jnp.where(usable, sizes, 1)
-    loss = problem.weights @ jnp.maximum(0, 1 - solved.margins)
+    loss = matmul(problem.weights, jnp.maximum(0, 1 - solved.margins))
     inside = jnp.minimum(problem.volume * size[0] / jnp.where(loss > 0, loss, jnp.inf), 1)
     scales = jnp.stack([jnp.ones_like(inside), 1 / size[0], inside / size[0], 1 / size[1]])
     usable_w = jnp.stack([_length(w, w_row) > 0, usable[0], usable[0] & (inside > 0), usable[1]])

@@ -446,7 +446,7 @@ def step_at_samples(problem: SquaredHingeProblem, state: State, method: str, fac
     beta, bias, healthy, finite = solve_support(problem, active, current.c, state.gap, method, factor_limit)
     target = _slack(problem, active, beta, 1 - problem.signed.support_matvec(beta) - problem.y * bias)
     dc, change = beta - current.c, target - current.slack
-    linear = -(current.c @ change)
+    linear = -matmul(current.c, change)
     enough = SLOPE_LEFT * jnp.abs(linear + C * jnp.maximum(current.slack, 0) @ change)
     t = hinge_minimum(current.slack, change, C, linear, -(dc @ change), (0.0, 1.0), 1.0, enough)
     following = KernelPoint(current.c + t * dc, current.slack + t * change)
@@ -477,7 +477,7 @@ def step_at_samples(problem: SquaredHingeProblem, state: State, method: str, fac
 def _value(C: Float[Array, " n"], point: KernelPoint) -> Float[Array, ""]:
     """Return the primal `c' B c / 2 + sum_i C_i max(0, slack_i)^2 / 2`; a free bias drops out since `y . c = 0`."""
     hinge = jnp.maximum(point.slack, 0)
-    return (point.c @ (1 - point.slack) + (C * hinge) @ hinge) / 2
+    return (matmul(point.c, 1 - point.slack) + (C * hinge) @ hinge) / 2
 
 
 def _slack(

@@ -145,7 +145,7 @@ class Stochastic(Solver[BoxForm]):
         move = iterates.Move(index, violated, jnp.where(violated, share, 0), count)
         sums = sums.averaged(self._averaged_steps(state) + 1, self.average)
         at, s, gain = iterates.moved(problem, rule, at, sums, move, inner)
-        loss = share @ jnp.maximum(slack, 0)
+        loss = matmul(share, jnp.maximum(slack, 0))
         with_features = iterates.features_of(problem) is not None
         rows_taken, of_row = (self.batch, 1) if with_features else (violated.sum(dtype=jnp.int32), problem.n)
         return state._replace(
@@ -265,9 +265,9 @@ class Pegasos(Stochastic):
         """Return `lam = 1 / sum_i U_i` (`1 / (n C)` without weights), the schedule, and a ball with the optimum."""
         total = problem.upper.sum()
         lam = 1 / jnp.where(total > 0, total, 1)
-        first = first_step(lam * (problem.upper @ problem.diagonal), self.batch)
+        first = first_step(lam * matmul(problem.upper, problem.diagonal), self.batch)
         # For any box problem |w*|^2 <= q'a* <= U'max(q, 0); for an SVM that is 1 / lam.
-        radius = jnp.sqrt(problem.upper @ jnp.maximum(problem.q, 0)) if self.projection else None
+        radius = jnp.sqrt(matmul(problem.upper, jnp.maximum(problem.q, 0))) if self.projection else None
         return self._rule(lam, radius, first, 10 * problem.n / self.batch)
 
     def _rule(self, lam: Any, radius: Any, first: Any, after: Any) -> Rule:
