@@ -119,7 +119,7 @@ class BallProblem(SimplexForm):
 
     def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return `s = Q alpha` from scratch, for alpha on the simplex."""
-        return self.points.support_matvec(alpha) - (self.squares * alpha.sum() + (self.squares * alpha).sum()) / 2
+        return self.points.support_matvec(alpha) - (self.squares * alpha.sum() + self.squares @ alpha) / 2
 
     def feasible_point(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return `alpha` clipped at 0 and scaled onto the simplex; equal weights if nothing is left."""
@@ -177,7 +177,7 @@ class BallProblem(SimplexForm):
         """Return squared radii of a fit's ball, from above and below, and the squared norm of its centre."""
         upper, lower, _ = self.certificate(fit.alpha, fit.margins)
         if self.moved is None:
-            return upper, lower, fit.R + (self.squares * fit.alpha).sum()
+            return upper, lower, fit.R + self.squares @ fit.alpha
         return upper, lower, fit.alpha @ self.gram.support_matvec(fit.alpha)  # from the user's origin
 
     def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:

@@ -156,4 +156,4 @@ def negligible(problem: Problem, point: Float[Array, " n"]) -> tuple[Any, Float[
     Both exceed rounding: else samples at a kink would change sets again and again.
     """
     eps, size = jnp.finfo(problem.dtype).eps, jnp.sqrt(jnp.maximum(problem.diagonal, 0))
-    return eps**0.6, 64 * eps * size * (jnp.abs(point) * size).sum()
+    return eps**0.6, 64 * eps * size * (jnp.abs(point) @ size)

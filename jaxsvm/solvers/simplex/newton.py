@@ -477,7 +477,7 @@ def step_at_samples(problem: SquaredHingeProblem, state: State, method: str, fac
 def _value(C: Float[Array, " n"], point: KernelPoint) -> Float[Array, ""]:
     """Return the primal `c' B c / 2 + sum_i C_i max(0, slack_i)^2 / 2`; a free bias drops out since `y . c = 0`."""
     hinge = jnp.maximum(point.slack, 0)
-    return (matmul(point.c, 1 - point.slack) + (C * hinge) @ hinge) / 2
+    return (matmul(point.c, 1 - point.slack) + matmul(C * hinge, hinge)) / 2
 
 
 def _slack(
