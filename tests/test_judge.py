@@ -9,8 +9,18 @@ from test_contract import PROBLEMS, each, problem, solved
 
 from jaxsvm import gram, svm_problem
 from jaxsvm.kernels import Precomputed
-from jaxsvm.results.fit import Answer, Certificate, Status
-from jaxsvm.results.judge import balances, better_answer, is_weights, judged, narrowed, refused, relative_to, verdict
+from jaxsvm.results.fit import Answer, Certificate, Counters, Status
+from jaxsvm.results.judge import (
+    balances,
+    better_answer,
+    concluded,
+    is_weights,
+    judged,
+    narrowed,
+    refused,
+    relative_to,
+    verdict,
+)
 
 INFINITE = Certificate(np.inf, -np.inf, np.inf)
 
@@ -83,6 +93,7 @@ def test_weights_are_not_negative_and_those_of_absent_samples_are_0():
 
 def test_an_equality_is_met_but_for_rounding():
     assert balances(jnp.asarray(1e-3), jnp.asarray(1e3), jnp.dtype("float32"))
+    assert balances(jnp.asarray(0.0), jnp.asarray(0.0), jnp.dtype("float64"))
     assert not balances(jnp.asarray(1e-3), jnp.asarray(1e3), jnp.dtype("float64"))
     assert not balances(jnp.asarray(np.nan), jnp.asarray(1.0), jnp.dtype("float64"))
 
@@ -99,6 +110,19 @@ def test_the_better_w_is_certified_with_the_better_dual_point(level):
         np.testing.assert_allclose(best.certificate, (3.0, 2.0, 0.5), rtol=1e-14)
         assert best.certificate.relative_gap - 0.5 >= 8 * np.finfo(float).eps  # by the rounding of the difference
         assert (best.dual_coef, best.alpha) == ((2.0, 1.0) if swapped else (1.0, 2.0))
+
+
+def test_what_is_not_finite_or_not_definite_keeps_no_certificate():
+    for value, definite, code in (
+        (1.0, True, Status.CONVERGED),
+        (1.0, False, Status.NOT_PSD),
+        (np.nan, True, Status.NOT_FINITE),
+    ):
+        answer = Answer(*[jnp.asarray(value)] * 5, Certificate(*map(jnp.asarray, (3.0, 2.0, 0.5))))
+        fit = concluded(answer, 1.0, Counters(*[jnp.zeros(2, jnp.int32)] * 7), definite=definite)
+        assert int(fit.status) == code
+        assert tuple(map(float, fit.certificate)) == ((3.0, 2.0, 0.5) if code == Status.CONVERGED else INFINITE)
+        assert fit.alpha == fit.bias == (1.0 if value == 1 else 0.0)
 
 
 def wrong_points(name):

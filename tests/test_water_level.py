@@ -124,9 +124,10 @@ def test_the_derivative_of_a_level_is_its_p():
         assert float(slopes[1]) == pytest.approx(float(water.p.max()))
 
 
-def test_the_bias_is_the_middle_of_the_best():
+@pytest.mark.parametrize("bias", [True, "bisection"])
+def test_the_bias_is_the_middle_of_the_best(bias):
     here = floors()
-    water = found(here, bias=True)
+    water = found(here, bias)
     closed = [truth.level_with_bias_closed(*row)[1] for row in zip(here.c, here.y, here.volume, strict=True)]
     scale = 1 + np.abs(here.c).max(axis=1) + here.volume
     assert (np.abs(water.bias - closed) / scale).max() <= 1e-9
