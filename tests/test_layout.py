@@ -63,7 +63,7 @@ LINES = {
     "results": 581,
     "runtime": 1_100,
     "screening": 745,
-    "solvers": 5_460,
+    "solvers": 5_455,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
 OWN_IMPORTS, FILES = 1191, 177
