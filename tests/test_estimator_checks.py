@@ -8,6 +8,7 @@ from sklearn import svm
 from sklearn.utils.estimator_checks import (
     check_class_weight_classifiers,
     check_estimator,
+    check_requires_y_none,
     check_sample_weight_equivalence_on_dense_data,
     check_sample_weight_equivalence_on_sparse_data,
 )
@@ -58,6 +59,8 @@ REASONS = {
         SCALE_AND_TOL,
     ),
     "CoresetSVC": TOL,
+    "LinearSVC": TOL,
+    "LinearSVC, hinge": TOL,
     "SBPClassifier": DRAWS,
     "PegasosClassifier": MEAN,
 }
@@ -78,6 +81,12 @@ def test_scikit_learns_checks_pass(name):
         found = check_estimator(ALL[name], expected_failed_checks=expected, on_fail=None)
     failed = {one["check_name"]: str(one["exception"]) for one in found if one["status"] == "failed"}
     assert not failed
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_labels_are_asked_for_and_no_attribute_looks_like_a_parameter(name):
+    check_requires_y_none(name, ALL[name])
+    assert ("max_iter" in ALL[name].get_params()) == hasattr(ALL[name], "max_iter")
 
 
 @pytest.mark.parametrize("check", EQUIVALENCE)

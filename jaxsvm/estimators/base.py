@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model._base import LinearClassifierMixin
-from sklearn.utils import column_or_1d
+from sklearn.utils import column_or_1d, get_tags
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
@@ -93,6 +93,8 @@ class KernelEstimator(JaxsvmEstimator):
     def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         """Return checked training points, targets (zeros without any) and weights, `(n,)`."""
         require_own_process()
+        if y is None and get_tags(self).target_tags.required:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
         if sp.issparse(X) and self.kernel == "precomputed":
             raise TypeError("Sparse precomputed kernels are not supported.")
         if not self._takes_anything and y is None:

@@ -63,7 +63,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     decision_function_shape: str = "ovr"
     # What some derived classes have as parameters.
     loss, bias, multi_class = "hinge", "free", "ovo"
-    probability, break_ties, random_state, max_iter, solver = probabilities.DEFAULT_PROBABILITY, False, None, -1, None
+    probability, break_ties, random_state, solver = probabilities.DEFAULT_PROBABILITY, False, None, None
     _may_round = True  # kernel values may be float32
 
     @_fit_context(prefer_skip_nested_validation=True)

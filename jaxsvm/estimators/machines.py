@@ -90,7 +90,8 @@ def train(estimator: Any, data: Samples, machines: Sequence[Machine], progress: 
         y, upper, callback = machine.signs, machine.upper, progress.callback
         if by_one_program and machine.n <= LARGEST_PADDED:
             problem = hinge_data(y, upper, bias)
-            return progress.ended(solve(data, machine.parts, problem, tol, estimator.max_iter, callback))
+            most = getattr(estimator, "max_iter", -1)
+            return progress.ended(solve(data, machine.parts, problem, tol, most, callback))
         problem = weighted_problem(data.driven(machine.parts), y, upper, 1.0, loss, bias)
         solved = solve_by_driver(problem, tol if solver is None else solver, None, 0, callback, key)
         if data.exact is not None and solved.status == Status.INTERRUPTED:
@@ -153,8 +154,7 @@ def _certified_in_double(
     support, product = np.flatnonzero(solved.dual_coef[:n]), np.zeros(size)
     for rows, K in data.values.blocks(x, x[support]):
         product[rows] = K @ solved.dual_coef[support]
-    bias, certificate = recertified(problem.arrays, solved.dual_coef, product, problem.form)
-    certificate = jax.tree.map(np.asarray, certificate)
+    bias, certificate = jax.tree.map(np.asarray, recertified(problem.arrays, solved.dual_coef, product, problem.form))
     again = solved._replace(bias=float(bias), certificate=certificate).judged(tol, definite=True)
     if float(certificate.relative_gap) <= tol:
         return again

@@ -324,7 +324,7 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
 def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, floor: Array) -> tuple[Array, ...]:
     """Solve by working sets: only their kernel rows are read."""
     # Measured on pairs of digits, letters and MNIST's classes.
-    size = 128 if problem.n <= 1024 else 256 if problem.n <= 4096 else 512
+    size = 128 if problem.n <= 1024 else 512
     solver = WorkingSet(tol=tol, size=size, fresh=size // 2)
 
     def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
