@@ -29,6 +29,8 @@ CRAMMER_SINGER = "no Crammer-Singer machine: one problem of all classes"
 REASONS = {
     "test_svr_errors": "a kernel function that returns a wrong shape is refused by fit; theirs by predict",
     "test_tweak_params": "writes to `_dual_coef_`, a private name of theirs",
+    "test_svc_nonfinite_params": "points whose squared distances overflow are refused in words of their own",
+    "test_custom_kernel_not_array_input[SVR]": "scores of two kernels are compared to the last bit",
     "test_bad_input": "sparse points are predicted by a machine trained on dense ones; theirs refuses",
     "test_linearsvc_parameters[42-False-l2-hinge]": "the hinge is solved whatever `dual` says; theirs refuses",
     "test_linearsvc_parameters": L1,
