@@ -420,10 +420,13 @@ def test_no_product_with_fewer_digits_than_its_dtype_goes_unseen(name):
     jax.jit(product)(a[0], a[1]), jax.jit(product)(a.astype(int), a.astype(int))
 
 
+REFUSED = (AssertionError, jax.errors.JaxRuntimeError)  # here; on a GPU by JAX's own guard
+
+
 def test_no_constant_that_would_be_copied_from_a_device_goes_unseen():
     a = jnp.arange(31.0)
     with lowered.without_reading_back():
-        with jax.transfer_guard("disallow"), pytest.raises(AssertionError, match="constants on a device"):
+        with jax.transfer_guard("disallow"), pytest.raises(REFUSED, match="on a device|device-to-host"):
             jax.jit(jax.vmap(in_double(lambda b: a + b)))(a)
         jax.device_get(a)
         with jax.transfer_guard("disallow"):
