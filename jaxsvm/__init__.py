@@ -45,7 +45,7 @@ from jaxsvm.problems.slack import slack_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.problems.water_level import water_level, water_level_with_bias
 from jaxsvm.results.fit import Certificate, Fit, History, Status, check
-from jaxsvm.runtime.files import keep_programs, keep_programs_as_set
+from jaxsvm.runtime.executables import keep_programs
 from jaxsvm.runtime.loops import shard_lanes
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.around.on_simplex import polished, sampled
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from jaxsvm.model_selection.tune import Tuned, tune
     from jaxsvm.solvers.stochastic.pegasos import BallSGD, Pegasos
 
-keep_programs_as_set("off")
 
 _MODULES = ("coresets", "designs", "estimators", "plots", "relational")
 _NAMES = {

@@ -21,6 +21,7 @@ jax.config.update("jax_enable_x64", os.environ.get("JAXSVM_TEST_X64", "1") == "1
 jax.config.update("jax_compilation_cache_dir", os.environ.get("JAXSVM_TEST_CACHE", str(ROOT / ".jax-cache")))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+os.environ["JAXSVM_CACHE"] = "off"  # of processes that tests begin too: nothing is written to a user's home
 
 QUICK_TO_COMPILE = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 """Flags of XLA with which it compiles for the CPU in a fraction of the time, by its older way of making kernels."""
@@ -70,6 +71,10 @@ def few_programs() -> Iterator[None]:
     yield
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
+        from jaxsvm.runtime.programs import compiled_functions
+
+        for program in compiled_functions():
+            program.clear_cache()
 
 
 @pytest.fixture(scope="session")

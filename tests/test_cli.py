@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -29,7 +28,6 @@ from jaxsvm.datasets import Scaling, load
 from jaxsvm.estimators import SVC as Estimator
 from jaxsvm.gram import build
 from jaxsvm.loop.interruption import Interruption
-from jaxsvm.runtime.files import keep_programs_as_set
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -509,6 +507,7 @@ def test_doctor(monkeypatch):
     assert report["jaxsvm"] == jaxsvm.__version__ and report["devices"]
     assert report["numpy"] == np.__version__ and report["host_memory"] > 2**28 and report["x64"] is True
     assert re.search(r"host memory +[0-9.]+ GiB", invoke("doctor").stdout)
+    assert report["programs"] == "not stored" and "--warm is '0x2'" in refusal("doctor", "--warm", "0x2")
     monkeypatch.setattr(build, "device_memory", lambda: 10**6)
     with pytest.raises(jaxsvm.InputError, match="store is True, and the kernel values of 1,000 points take"):
         jaxsvm.gram(jaxsvm.kernels.Linear(), np.ones((1000, 2)), store=True)
@@ -681,31 +680,10 @@ def test_an_encoding_that_lacks_a_character_is_an_error(points, tmp_path):
     assert process("predict", out, file, "--out", tmp_path / "l.csv", **options).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("unset", "environment", "expected"),
-    [
-        ("on", {"JAXSVM_CACHE": "{}/mine"}, "{}/mine"),
-        ("on", {"XDG_CACHE_HOME": "{}"}, "{}/jaxsvm/xla"),
-        ("on", {"JAXSVM_CACHE": "off"}, None),
-        ("off", {"XDG_CACHE_HOME": "{}"}, None),  # when the library is imported
-        ("off", {"XDG_CACHE_HOME": "{}", "JAXSVM_CACHE": "on"}, "{}/jaxsvm/xla"),
-    ],
-)
-def test_cache(monkeypatch, tmp_path, unset, environment, expected):
-    settings = {}
-    for name in ("JAXSVM_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value.format(tmp_path))
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", None)
-    try:
-        monkeypatch.setattr(jax.config, "update", settings.__setitem__)
-        keep_programs_as_set(unset)
-    finally:
-        monkeypatch.undo()
-        jax.config.update("jax_compilation_cache_dir", before)
-    assert settings.get("jax_compilation_cache_dir") == (None if expected is None else expected.format(tmp_path))
+@pytest.mark.thorough
+def test_doctor_compiles_for_later_processes(tmp_path):
+    done = process("doctor", "--warm", "40x3", "--json", env={"JAXSVM_CACHE": str(tmp_path)}, stdout=subprocess.PIPE)
+    assert list(tmp_path.rglob("*.program")) and json.loads(done.stdout)["programs"].startswith(str(tmp_path))
 
 
 @pytest.mark.thorough

@@ -309,7 +309,7 @@ def press(monkeypatch, when):
             signal.raise_signal(signal.SIGINT)
         return burst(*arguments)
 
-    pressed.lower = burst.lower
+    pressed.ahead = burst.ahead
     monkeypatch.setattr(bursts, "_burst", pressed)
 
 
@@ -366,7 +366,7 @@ def test_an_interruption_within_the_last_burst_is_not_forgotten(monkeypatch):
             signal.raise_signal(signal.SIGINT)
         return result
 
-    pressed.lower = certify.lower
+    pressed.ahead = certify.ahead
     monkeypatch.setattr(bursts, "_certify", pressed)
     path = CALLS["chain"]()
     assert path.status.name.tolist() == ["CONVERGED", "INTERRUPTED", "INTERRUPTED"]

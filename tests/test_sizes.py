@@ -1,7 +1,5 @@
 """Samples that are not there: one size class compiles once, and nobody sees the padding."""
 
-import os
-
 import jax
 import numpy as np
 import pytest
@@ -118,21 +116,6 @@ def test_nothing_is_padded_under_tracing():
     fitted = jax.jit(lambda C: jaxsvm.fit(svm(70, C), PAIRS))(3.0)
     assert fitted.alpha.shape == (70,)
     np.testing.assert_allclose(fitted.alpha, jaxsvm.fit(svm(70), PAIRS).alpha, atol=1e-6)
-
-
-def test_programs_on_disk_are_bounded(tmp_path, monkeypatch):
-    settings = {}
-    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
-    for age in range(10):
-        path = tmp_path / f"{age}-cache"
-        path.write_bytes(bytes(100))
-        os.utime(path, (1000 - age, 1000 - age))
-    (tmp_path / "other").write_bytes(bytes(1000))
-    assert jaxsvm.keep_programs(tmp_path, size=500) == tmp_path
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["0-cache", "1-cache", "2-cache", "other"]  # the newest three quarters of the bound
-    assert settings["jax_compilation_cache_dir"] == str(tmp_path)
-    assert jaxsvm.keep_programs(tmp_path / "other" / "below") is None
 
 
 def test_linear_estimators_of_another_number_of_features_compile_nothing():

@@ -25,16 +25,14 @@ except MissingPackageError as error:
 from jaxsvm.cli import training, models, coreset, relational  # noqa: F401, I001
 from jaxsvm.cli.app import app
 from jaxsvm.cli.report import Exit
-from jaxsvm.runtime.files import keep_programs_as_set
 from jaxsvm.runtime.startup import leave_at_interrupts
 
 __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Run the command with a persistent compilation cache."""
+    """Run the command."""
     leave_at_interrupts()
-    keep_programs_as_set("on")
     try:
         app()
     except SystemExit as ended:

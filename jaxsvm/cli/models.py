@@ -1,10 +1,12 @@
 """The commands that read a model: `predict`, for labels and decision values of new points, and `info`; and `doctor`."""
 
+import contextlib
 import csv
 import dataclasses
 import importlib.metadata
 import io
 import os
+import re
 import sys
 from itertools import combinations
 from typing import Annotated, Any, Literal
@@ -19,11 +21,12 @@ from jaxsvm.cli.job import score_of
 from jaxsvm.cli.report import check_writable, kernel_to_dict, printable, save, show, totals, write
 from jaxsvm.cli.source import is_libsvm, libsvm_model, new_points
 from jaxsvm.datasets import Layout
-from jaxsvm.errors import EXTRAS, require
+from jaxsvm.errors import EXTRAS, MissingPackageError, require
 from jaxsvm.loop.interruption import workers
 from jaxsvm.models.libsvm import from_libsvm
 from jaxsvm.models.model import Model, decision_function, labels_of, load_model
 from jaxsvm.runtime.arrays import device_memory, memory
+from jaxsvm.runtime.executables import store
 
 MODEL = "A model that fit or path wrote, or LIBSVM's."
 
@@ -103,20 +106,41 @@ def info(file: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)], as_j
 
 
 @command("doctor")
-def doctor(as_json: Json = False) -> None:
-    """Show devices, memory, versions and flags."""
+def doctor(
+    warm: Annotated[Text, of_data(help="First compile the usual programs of N x D points.", metavar="NxD")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show devices, memory, versions, flags, and where compiled programs lie."""
+    if warm is not None:
+        _compile_for(warm)
     config: Any = jax.config
+    programs = store().directory
+    size = sum(file.stat().st_size for file in programs.glob("jaxlib-*/*")) if programs else 0
     versions = {found.name: found.version for found in importlib.metadata.distributions()}
     packages = ["jaxlib", "numpy", *dict.fromkeys(package for package, _ in EXTRAS.values())]
     show(as_json, {
         "command": "doctor", "jaxsvm": jaxsvm.__version__, "jax": jax.__version__, "python": sys.version.split()[0],
         "backend": jax.default_backend(), "devices": [str(device) for device in jax.devices()],
-        "compilation_cache": config.jax_compilation_cache_dir, "host_memory": memory(),
+        "compilation_cache": config.jax_compilation_cache_dir,
+        "programs": f"{programs}, {size / 1e6:.0f} MB" if programs else "not stored", "host_memory": memory(),
         "device_memory": device_memory(), "cores": workers(), "processes": jax.process_count(),
         **{package: versions.get(package, "not installed") for package in packages},
         "x64": config.jax_enable_x64, "matmul_precision": config.jax_default_matmul_precision or "default",
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "not set"),
     })  # fmt: skip
+
+
+def _compile_for(size: str) -> None:
+    """Run what compiles the programs of fits and paths, and of `SVC` if scikit-learn is there."""
+    n, d = map(int, size.split("x")) if re.fullmatch("[1-9][0-9]*x[1-9][0-9]*", size) else (0, 0)
+    require(n > 1, f"--warm is {size!r}: rows and columns such as 2000x20 are needed.")
+    x = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    y, gram = np.where(x[:, 0] > np.median(x[:, 0]), 1, -1), jaxsvm.gram(jaxsvm.kernels.RBF(1 / d), x)
+    for problem in (jaxsvm.svm_problem(gram, y, 1.0), jaxsvm.hinge_problem(gram, y, 1.0, bias="free")):
+        jaxsvm.fit(problem)
+        jaxsvm.solve_path(problem, np.logspace(-2, 3, 64))
+    with contextlib.suppress(MissingPackageError):
+        jaxsvm.estimators.SVC().fit(x, y)
 
 
 def _describe_model(model: Model) -> dict[str, Any]:

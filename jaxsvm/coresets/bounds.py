@@ -21,7 +21,6 @@ Source: Tukan, Baykal, Feldman and Rus 2020, Lemma 2; proofs, corrections and `d
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +36,7 @@ from jaxsvm.coresets.summary import as_data, as_key, centred, padded, room_for
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike, product
 from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers, zero_filled
+from jaxsvm.runtime.programs import Program
 
 
 class Cells(NamedTuple):
@@ -154,7 +154,7 @@ def sensitivity(
         return np.asarray(_sensitivity(random, *data, float(C), label, counts, bound, scaled))[: len(y)]
 
 
-@partial(jax.jit, static_argnames=("counts", "bound", "scaled"))
+@Program.full(static=("counts", "bound", "scaled"))
 def _sensitivity(
     key: Any, x: Any, y: Any, u: Any, C: Any, label: Any, counts: tuple[int, ...], bound: str, scaled: bool
 ) -> Array:

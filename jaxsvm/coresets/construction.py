@@ -292,4 +292,4 @@ def choose(
     return index, weight, change, share
 
 
-_construct = Program(construct, static_argnames="plan")
+_construct = Program(construct, static=("plan",))

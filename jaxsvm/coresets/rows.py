@@ -43,6 +43,7 @@ from jaxsvm.designs.losses import Evaluate, Spread
 from jaxsvm.errors import InputError
 from jaxsvm.runtime.arrays import require_positive, transfers
 from jaxsvm.runtime.files import require_writable
+from jaxsvm.runtime.programs import Program
 
 
 @transfers
@@ -160,7 +161,7 @@ def _drawn(
     return rows, weight, known
 
 
-@jax.jit
+@Program.full()
 def _centres(key: Array, x: Array, y: Array, u: Array) -> tuple[Array, Array]:
     """Return the origin of a sample, and the centres of its cells about it."""
     middle = centred(x, u)
@@ -215,7 +216,7 @@ def _taken(chunk: Chunk, shared: Shared, sums: Sums, size: Array, random: Array)
     return drawn < _probability(chunk, shared, sums, size)
 
 
-@jax.jit
+@Program.full()
 def _weights(rows: Chunk, about: Scaling, shared: Shared, sums: Sums, size: Array, totals: Array) -> Float[Array, " k"]:
     """Return the weights of drawn rows, which are so many that the scales of the totals are estimated of them."""
     rows = rows._replace(x=about(rows.x))

@@ -133,7 +133,7 @@ def solved(x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, tol: float) ->
     return jax.device_get(_solution(*padded(x, y, u), float(C), tol))
 
 
-@jax.jit
+@Program.full()
 def _solution(x: Array, y: Array, u: Array, C: Any, tol: Any) -> Pilot:
     at = solve(centred(x, u), y, C * u, tol=tol)
     return at._replace(b=at.b - at.w @ transposed_product(x, u) / u.sum())

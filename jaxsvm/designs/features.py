@@ -22,6 +22,7 @@ from jaxsvm.kernels import Kernel, Precomputed
 from jaxsvm.numerics.precision import cast, double, matmul
 from jaxsvm.points.rows import Rows
 from jaxsvm.runtime.arrays import in_a_line, require_whole, transfers, zero_filled
+from jaxsvm.runtime.programs import Program
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,7 +141,7 @@ def applied(features: tuple[Any, ...], x: Any) -> np.ndarray:
     return np.concatenate(parts)
 
 
-@jax.jit
+@Program.full()
 def _features(features: tuple[Any, ...], x: Float[Array, "m d"]) -> Array:
     for map in features:
         x = cast(map, x.dtype)(x)

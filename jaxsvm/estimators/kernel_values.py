@@ -34,6 +34,7 @@ from jaxsvm.models.libsvm import named_kernel
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.runtime.arrays import require_own_process
+from jaxsvm.runtime.programs import Program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +185,7 @@ def _in_one_thread(x: np.ndarray, z: np.ndarray) -> np.ndarray:
     return out
 
 
-@jax.jit
+@Program.full()
 def _values(kernel: Any, x: Any, z: Any) -> Any:
     return kernel.matrix(x, z)
 

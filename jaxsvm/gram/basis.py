@@ -15,6 +15,7 @@ from jaxsvm.numerics.precision import matmul, precisely
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.points.rows import CSR, Rows, as_points, by_row_tiles, dense_rows, product, transposed_product
 from jaxsvm.runtime.arrays import computed, in_a_line, lengthened, may_be_padded
+from jaxsvm.runtime.programs import Program
 
 
 def apply_in_blocks(
@@ -168,7 +169,7 @@ def _in_size_class(basis: Any, coef: Any) -> tuple[Any, Any]:
     return dataclasses.replace(basis, x=lengthened(basis.x, size)), lengthened(coef, size, 0)
 
 
-@jax.jit(static_argnames="size")
+@Program.full(static=("size",))
 def _values(basis: Any, points: Any, coef: Array, size: int) -> Array:
     """Compute in twice the precision of the coefficients, as certificates do: large coefficients cancel."""
     if isinstance(basis, KernelBasis) and basis.kernel.linear:

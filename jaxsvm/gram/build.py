@@ -188,7 +188,7 @@ def landmarks_among(gram: LowRankGram, allowed: Bool[Any, " n"], key: Array) -> 
     return _landmarks_among(gram, jnp.asarray(lengthened(np.asarray(allowed), gram.n, False)), key, rank)
 
 
-@jax.jit(static_argnames="rank")
+@Program.full(static=("rank",))
 def _landmarks_among(gram: LowRankGram, allowed: Array, key: Array, rank: int) -> LowRankGram:
     x, shift, near = gram.x, gram.features.shift, gram.features.near
     left = shift if isinstance(x, CSR) else jnp.zeros_like(shift)  # the shift that the stored points still need

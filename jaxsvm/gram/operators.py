@@ -22,6 +22,7 @@ from jaxsvm.numerics.selection import entry
 from jaxsvm.points.rows import CSR, Rows, by_row_tiles, dense_rows, product, taken, transposed_product
 from jaxsvm.runtime.arrays import in_a_line, lengthened, may_be_padded, on_device
 from jaxsvm.runtime.loops import Spread, fori_loop
+from jaxsvm.runtime.programs import Program
 
 AT_ONCE = 8 * MEASURED.rows_per_tile
 """Samples up to which a matrix is computed, and multiplied in a wider dtype, in one piece: a loop saves nothing yet."""
@@ -232,7 +233,7 @@ class TiledGram(Gram):
         return self.kernel.matrix(x, z, near=self.near, same=same, squares=squares).astype(self.dtype)
 
 
-@jax.jit
+@Program.full()
 def _squares(x: Array) -> Array:
     return (x * x).sum(axis=1)
 
@@ -368,7 +369,7 @@ def with_values(gram: Gram) -> Gram:
     return DenseGram(tiled.kernel, tiled.x, tiled.shift, K, tiled.near, tiled.vouched, tiled.spread)
 
 
-@jax.jit(static_argnames=("dtype", "near", "spread"))
+@Program.full(static=("dtype", "near", "spread"))
 def dense_values(
     kernel: Kernel, points: Any, dtype: Any, near: bool, spread: Spread | None = None
 ) -> Float[Array, "n n"]:
@@ -446,7 +447,7 @@ def among(gram: Gram, samples: Int[Array, " m"]) -> Gram:
     return dataclasses.replace(whole, x=x, squares=None, tile=tile, memory=memory)
 
 
-@jax.jit
+@Program.full()
 def values_between(gram: Gram, samples: Int[Array, " m"]) -> Float[Array, "m m"]:
     """Return the kernel values between samples; of a stored matrix gather whole rows first: they are contiguous."""
     return gram.rows(samples)[:, samples] if gram.stored else gram.block(samples, samples)

@@ -36,6 +36,7 @@ from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.points.rows import CSR, transposed_product
 from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device, promoting
 from jaxsvm.runtime.loops import cond, scan
+from jaxsvm.runtime.programs import Program
 
 CANCELLED_SHARE = 16.0
 """An expansion keeps its digits if `|x|^2 + |z|^2 <= CANCELLED_SHARE (1 + distance)`: its error, about eps / 4 of the
@@ -48,7 +49,7 @@ NEAR = math.sqrt(CANCELLED_SHARE / 2)
 """If all points lie within so many widths of the origin, the expansion keeps its digits in every pair."""
 
 
-@jax.jit(static_argnames="near")  # a separate program unless the caller is traced
+@Program.full(static=("near",))  # a separate program unless the caller is traced
 def squared_distances(
     x: Float[Array, "n d"],
     z: Float[Array, "m d"],
@@ -78,7 +79,7 @@ def squared_distances(
     return cond(_of_all_lanes(any_lost), differences, lambda: expanded)
 
 
-@jax.jit(static_argnames="size")
+@Program.full(static=("size",))
 def by_differences(
     x: Float[Array, "n d"], z: Float[Array, "m d"], weights: Float[Array, "*d"], size: Callable[[Array], Array]
 ) -> Float[Array, "n m"]:
@@ -235,7 +236,7 @@ def _moved_on_host(kernel: Any, x: Any) -> tuple[Any, Any, Any]:
     return on_device(moved, x), on_device(shift, x), near
 
 
-@jax.jit
+@Program.full()
 def _moved(kernel: Any, x: Any) -> tuple[Any, Array, Array]:
     mean = lax.stop_gradient(middle(x))  # no distance depends on it
     near = _furthest(kernel, less(x, mean)) <= NEAR
@@ -251,7 +252,7 @@ def less(x: Any, shift: Float[Array, " d"]) -> Any:
     return x - shift[None, :]
 
 
-@jax.jit
+@Program.full()
 def _furthest(kernel: Any, x: Any) -> Float[Array, ""]:
     return lax.stop_gradient(kernel.reach(x)).max()
 

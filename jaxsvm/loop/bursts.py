@@ -36,7 +36,7 @@ from jaxsvm.problems.contract import Problem, Restrictable
 from jaxsvm.problems.slack import SlackProblem
 from jaxsvm.results.fit import Answer, Fit, Status
 from jaxsvm.results.judge import in_dtype, judged
-from jaxsvm.runtime.programs import Program, compiled_ahead
+from jaxsvm.runtime.programs import BRIEF, Program, compiled_ahead
 from jaxsvm.solvers.contract import NEVER, Solver
 
 # --- the loop
@@ -233,11 +233,11 @@ def _certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyi
 
 
 begin_program = Program(begin)
-_fresh_begin = Program(begin, brief=True)
-_burst = Program(_run, static_argnames="at_cap")
-_burst_in_place = Program(_run, static_argnames="at_cap", donate_argnames="state")
-_long_burst_in_place = jax.jit(_run, static_argnames="at_cap", donate_argnames="state")
-_certify = Program(_certify, static_argnames="how")
+_fresh_begin = Program(begin, options=BRIEF)
+_burst = Program(_run, static=("at_cap",))
+_burst_in_place = Program(_run, static=("at_cap",), donated="state")
+_long_burst_in_place = Program(_run, options=None, static=("at_cap",), donated="state")
+_certify = Program(_certify, static=("how",))
 
 
 def _begin_program(start: Any, n: int) -> Program:

@@ -29,6 +29,7 @@ from jaxsvm.problems.contract import Differentiable, Problem, require_differenti
 from jaxsvm.results.fit import Active, Fit, Status, Values, values_of
 from jaxsvm.runtime.arrays import promoting
 from jaxsvm.runtime.loops import in_groups, while_loop
+from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import affordable
 
 
@@ -59,13 +60,13 @@ def solution_on(problem: Differentiable, active: Active, *, sizes: tuple[int, ..
     return in_double(_values_of)(problem, active, bits, None)
 
 
-@partial(jax.jit, static_argnames=("sizes", "method"))
+@Program.full(static=("sizes", "method"))
 def _solved_on(problem: Differentiable, active: Active, *, sizes: tuple[int, ...], method: str) -> Solved:
     wide = _wide(problem)
     return bits_of(solved(wide, cast(active, wide.dtype), sizes, method))
 
 
-@jax.jit
+@Program.full()
 def _values_of(problem: Differentiable, active: Active, bits: Solved, returned: Array | None) -> Values:
     """Return the values of a solution; `returned`: the `dual_coef` that the caller has, None: those of the result."""
     wide, dtype = _wide(problem), problem.dtype
@@ -98,7 +99,7 @@ class _Settling(NamedTuple):
     moved: Bool[Array, ""]
 
 
-@jax.jit
+@Program.full()
 def _settled(problem: Differentiable, active: Active) -> tuple[Active, Solved, Bool[Array, ""]]:
     wide = _wide(problem)
     sizes, method = plan(wide, active.free)  # traced: whatever the sets become
@@ -181,7 +182,7 @@ def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
     return _optimal_value(problem, values, status, value), _or_nan(_failed(status, agree), push, dproblem)
 
 
-@jax.jit
+@Program.full()
 def _lagrangian_of(problem: Differentiable, fixed: Any, active: Active, bits: Solved) -> Array:
     """Return the Lagrangian of a problem at the solution of `fixed`, which moves at the next order."""
     at = _wide(fixed)

@@ -197,7 +197,7 @@ def is_indefinite(gram: Gram, data: BoxData) -> bool:
     return not gram.definite and bool(_curvature(gram, data.arrays, data.form))
 
 
-@functools.partial(jax.jit, static_argnames="form")
+@Program.full(static=("form",))
 def _curvature(gram: Gram, arrays: Any, form: tuple[str, float]) -> Any:
     return negative_curvature(box_problem_of(gram, arrays, form))
 
@@ -232,7 +232,7 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
     return result if gap <= float(other.certificate.relative_gap) else other
 
 
-@functools.partial(jax.jit, static_argnames="form")
+@Program.full(static=("form",))
 def recertified(arrays: Any, dual_coef: Array, product: Array, form: tuple[str, float]) -> tuple[Array, Certificate]:
     """Return constant and certificate of coefficients `y a`, of which `product` is that with other kernel values."""
     problem = box_problem_of(None, arrays, form)
@@ -273,7 +273,7 @@ def box_problem_of(gram: Gram | None, arrays: Any, form: tuple[str, float]) -> B
     return NuProblem(*parts, equality == "tube") if equality in ("nu", "tube") else BoxProblem(*parts)
 
 
-@functools.partial(jax.jit, static_argnames="form")
+@Program.full(static=("form",))
 def _solved(
     gram: Gram, arrays: Any, a: Array, s: Array, tol: Array, bounds: Array, floor: Array, form: tuple[str, float]
 ) -> Any:
@@ -428,7 +428,7 @@ def _grown(xp: Any, a: Any, weight: Any, before: Any, C: Any) -> Any:
     return xp.minimum(a * xp.where(full, C / before, 1), C * weight)
 
 
-@functools.partial(jax.jit, static_argnames="form")
+@Program.full(static=("form",))
 def _chain(gram: DenseGram, arrays: Any, Cs: Array, tol: Array, form: tuple[str, float]) -> tuple[Array, ...]:
     """Return coefficients, constants and gaps at all values, `arrays` being those of C = 1."""
     y, q, weight, e = arrays

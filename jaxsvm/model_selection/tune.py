@@ -39,6 +39,7 @@ from jaxsvm.problems.arguments import checked_signs
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
 from jaxsvm.results.fit import Fit, Status
 from jaxsvm.runtime.arrays import in_a_line, require_whole, transfers
+from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
@@ -215,7 +216,7 @@ def evaluate(
     return measured(parameters, stacked(fits), data, objective)
 
 
-@partial(jax.jit, static_argnames="objective")
+@Program.full(static=("objective",))
 def measured(parameters: Any, fits: Fit, data: HeldOut, objective: Objective) -> Any:
     """Return the results of `evaluate` from its fits, a leading axis."""
     return jax.value_and_grad(_loss, has_aux=True)(parameters, fits, data, objective)

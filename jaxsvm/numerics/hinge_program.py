@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.linear import factored
 from jaxsvm.numerics.precision import matmul
+from jaxsvm.runtime.programs import Program
 
 
 def hinge_minimum(
@@ -85,7 +86,7 @@ def solved(M: np.ndarray, right: np.ndarray) -> np.ndarray:
         return scale * np.asarray(_solved(scaled, scale * right))
 
 
-@jax.jit
+@Program.full()
 def _solved(M: Float[Array, "p p"], right: Float[Array, " p"]) -> Float[Array, " p"]:
     return factored(M).solve(right)
 

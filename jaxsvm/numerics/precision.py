@@ -11,6 +11,7 @@ Matrix products are in the full precision of their dtypes: GPUs and TPUs use les
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -43,6 +44,7 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     traces its body again with the caller's flag; this operation is then batched as a whole.)
     """
 
+    @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
             with promoting():

@@ -216,7 +216,7 @@ def chains_compiled(
     return jax.block_until_ready(_chains(problem, solver, values, key, lanes=lanes))
 
 
-_chains = Program(chains_traced, static_argnames="lanes")
+_chains = Program(chains_traced, static=("lanes",))
 
 
 class CarriedPoint(NamedTuple):

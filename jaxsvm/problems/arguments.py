@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite, require_part
 from jaxsvm.runtime.arrays import on_device, owned
+from jaxsvm.runtime.programs import Program
 
 
 def labelled(gram: Any, y: Any, bias: str, sample_weight: Any, name: str) -> tuple[Array, Any, Any, float]:
@@ -113,7 +113,7 @@ def _positive(values: np.ndarray, positive: np.ndarray) -> np.ndarray:
     return np.where(positive & (values == 0), np.finfo(values.dtype).smallest_subnormal, values)
 
 
-@jax.jit
+@Program.full()
 def _usable(weight: Array) -> Array:
     return (weight >= 0).all() & (weight > 0).any() & jnp.isfinite(weight).all()
 

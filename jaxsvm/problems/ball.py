@@ -31,6 +31,7 @@ from jaxsvm.problems.measured import MEASURED
 from jaxsvm.results.fit import Answer, Certificate, Fit
 from jaxsvm.results.judge import balances, is_weights, judged
 from jaxsvm.runtime.arrays import computed, in_a_line, transfers
+from jaxsvm.runtime.programs import Program
 
 
 @jax.tree_util.register_dataclass
@@ -243,7 +244,7 @@ def _largest(x: Any, mask: Bool[Array, " n"] | None) -> Float[Array, ""]:
     return _present(product(entrywise(jnp.square, x), jnp.ones((x.shape[1],), x.dtype)), mask).max()
 
 
-@jax.jit
+@Program.full()
 def _coincide(gram: Gram, points: Gram, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
     """Return whether all points that count equal the first of them, by features; of a given matrix by its values.
 

@@ -34,6 +34,7 @@ from jaxsvm.problems.samples import OfSamples, checked, negligible, squares
 from jaxsvm.results.fit import Active, Answer, Certificate, Point, Values
 from jaxsvm.results.judge import balances, judged
 from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, owned, transfers
+from jaxsvm.runtime.programs import Program
 
 P = TypeVar("P", bound="BoxProblem")
 
@@ -453,7 +454,7 @@ def _ends(c: Any, upper: Any) -> tuple[Any, Any]:
     return terms.clip(max=0).sum(), terms.clip(min=0).sum()
 
 
-@jax.jit
+@Program.full()
 def _restricted(problem: BoxProblem, samples: Array, fixed: Array | None) -> dict[str, Any]:
     """Return the fields of the problem of some samples.
 

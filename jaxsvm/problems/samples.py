@@ -19,7 +19,7 @@ from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems import arguments
 from jaxsvm.problems.contract import Parametric, Problem
 from jaxsvm.runtime.arrays import computed, filled, owned
-from jaxsvm.runtime.programs import Program
+from jaxsvm.runtime.programs import BRIEF, Program
 
 
 class OfSamples(Parametric):
@@ -139,12 +139,12 @@ def squares(gram: Gram, dtype: Any, offset: float) -> Float[Array, " n"]:
         return computed(lambda _, values: values[: gram.n], _squares(longer, offset, dtype))
 
 
-@partial(Program, brief=True, static_argnames="dtype")
+@partial(Program, options=BRIEF, static=("dtype",))
 def _squares(gram: Gram, offset: float, dtype: Any) -> Float[Array, " n"]:
     return gram.diag().astype(dtype) + offset
 
 
-@jax.jit
+@Program.full()
 def picked(vectors: Any, samples: Int[Array, " m"]) -> Any:
     """Return the entries of some samples `(m,)` of a tree of vectors."""
     return jax.tree.map(lambda vector: vector[samples], vectors)

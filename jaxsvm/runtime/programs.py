@@ -14,10 +14,12 @@ The known shapes and the count of drivers are the only state of this library out
 
 import contextlib
 import functools
+import inspect
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,12 +27,14 @@ import numpy as np
 from jax.core import ShapedArray
 
 from jaxsvm.errors import is_concrete
+from jaxsvm.runtime.executables import store
 
 PROGRAMS_KEPT = 250
 """Compiled programs of this library beyond which all are cleared; each holds about 80 memory maps."""
 
 QUICK = {"xla_cpu_use_fusion_emitters": False}
-"""Switch off XLA's newer emitters, which compile each fused loop as a module of its own."""
+"""Switch off XLA's newer emitters, which compile each fused loop as a module of its own. It takes half of the time, and
+kernels are as fast, except for long fused sums in float64 (twice as slow)."""
 BRIEF = {**QUICK, "xla_backend_optimization_level": 0}
 """Switch off LLVM's optimisations too: a third of the compile time is left."""
 
@@ -76,7 +80,7 @@ def _clear_if_many() -> None:
 def compiled_ahead(calls: Callable[[], Iterable[tuple[Any, ...]]], *arguments: Any) -> Callable[[], None]:
     """Start to compile programs that are about to be called, in parallel with what the caller does next.
 
-    `calls` returns the calls: a jitted function and its arguments (or their shapes) each, the longest compilation
+    `calls` returns the calls: a `Program` and its arguments (or their shapes) each, the longest compilation
     first, since it runs while the next one is traced. It is called only if the shapes of `arguments` are new, so that
     known ones cost microseconds. The result waits until all programs are compiled; call it before the first of them.
     """
@@ -89,17 +93,18 @@ def compiled_ahead(calls: Callable[[], Iterable[tuple[Any, ...]]], *arguments: A
         return lambda: None
     threads = []
 
-    def compile_lowered(lowered: Any) -> None:
+    def compiled(compiles: Callable[[], Any]) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the call itself raises the same error
-            lowered.compile()
+            compiles()
 
     # Trace in this thread: others do not have its settings of JAX, and Python runs one thread at a time anyway.
     # A solver that checks its fields may raise here, where JAX rebuilds it from shapes: its programs are then compiled
     # when they are called.
     with contextlib.suppress(TypeError):
         for function, *rest in calls():
-            threads.append(threading.Thread(target=compile_lowered, args=(function.lower(*rest),), daemon=True))
-            threads[-1].start()
+            if (compiles := function.ahead(*rest)) is not None:
+                threads.append(threading.Thread(target=compiled, args=(compiles,), daemon=True))
+                threads[-1].start()
 
     def wait() -> None:
         for thread in threads:
@@ -129,61 +134,137 @@ def _interrupted_afterwards() -> Iterator[None]:
 
 
 class Program:
-    """A jitted part of a host driver, compiled for a CPU by XLA's older way of making kernels.
+    """A jitted part of a host driver, whose executables are stored on disk for later processes.
 
-    That takes half of the compile time, and the kernels are as fast, except for long fused sums in float64 (twice as
-    slow). JAX accepts compiler options at the top level only: inside a trace `function` must be called instead (the
-    caller does so; brief programs do it themselves).
+    Only what lies on the first device is: on a mesh, on another device, or in a context of JAX that JAX alone knows of
+    (`jax.set_mesh`, `jax.debug_nans`), it is an ordinary jitted function. Inside a trace it is a part of the user's
+    program.
 
     Args:
         function: The function to jit; also for `jax.eval_shape` and for use inside other programs.
-        brief: Whether it runs once with a few operations a sample; it is then compiled without optimisations.
-        **options: Passed on to `jax.jit`.
+        options: Options of XLA on a CPU; `BRIEF` for what runs once with a few operations a sample, None (`full`) for
+            what sums long rows.
+        static: Names of arguments that are part of the program.
+        donated: The name of an argument whose memory the program may use.
     """
 
-    def __init__(self, function: Callable[..., Any], *, brief: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        options: dict[str, Any] | None = QUICK,
+        static: tuple[str, ...] = (),
+        donated: str | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.brief = brief
-        self._plain: Any = jax.jit(function, **options)
-        self._quick: Any = jax.jit(function, compiler_options=BRIEF if brief else QUICK, **options)
+        parameters = inspect.signature(function).parameters
+        self._names = list(parameters)
+        self._defaults = {name: parameters[name].default for name in static}
+        named = {"static_argnames": static, "donate_argnames": donated}
+        self._plain: Any = jax.jit(function, **named)
+        self._quick: Any = jax.jit(function, compiler_options=options, **named)
+        self._options, self._donated = options, donated
+        self._executables: dict[Any, Any] = {}
+
+    @classmethod
+    def full(cls, **options: Any) -> Callable[[Callable[..., Any]], "Program"]:
+        """Return the decorator of a program that is compiled with all optimisations."""
+        return functools.partial(cls, options=None, **options)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the executable for arguments of these shapes; load or compile it if there is none."""
+        named, static, key = self._split(arguments, named)
+        if key is None and not is_concrete(named):
+            return (self.function if self._options is BRIEF else self._plain)(**named, **static)
+        if key not in self._executables:
+            with _interrupted_afterwards():
+                try:
+                    return self._made(key, named, static)
+                except jax.errors.JaxRuntimeError as error:
+                    if "No such compile option" not in str(error):
+                        raise
+                _registry.quick = False  # this version of XLA does not know the options
+                return self._made(key, named, static)
+        return self._executables[key](**named)
+
+    def _split(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        """Return the arguments by name, static ones apart, and all that the executable depends on.
+
+        The last is None where JAX has to decide: of what is traced, or lies elsewhere, or for a debugger.
+        """
+        named |= zip(self._names[: len(arguments)], arguments, strict=True)
+        static = {name: named.pop(name, default) for name, default in self._defaults.items()}
+        leaves, tree = jax.tree.flatten(named)
+        config: Any = jax.config
+        by_jax = (config.jax_disable_jit, config.jax_debug_nans, config.jax_debug_infs, config.jax_default_device)
+        if any(by_jax) or jax.process_count() > 1 or not jax.sharding.get_abstract_mesh().empty:
+            return named, static, None
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        if not is_concrete(leaves) or any(leaf.sharding != here for leaf in leaves if isinstance(leaf, jax.Array)):
+            return named, static, None
+        return named, static, (tree, *static.values(), *map(_type_of, leaves), *config.values.values())
 
     def _jitted(self) -> Any:
         return self._quick if _registry.quick and jax.default_backend() == "cpu" else self._plain
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the compiled function; compile it without the options if this version of XLA does not know them."""
-        if self.brief and not is_concrete(arguments):
-            return self.function(*arguments, **named)
-        with _interrupted_afterwards():
-            if self._jitted() is self._plain:
-                return self._plain(*arguments, **named)
-            try:
-                return self._quick(*arguments, **named)
-            except jax.errors.JaxRuntimeError as error:
-                if "No such compile option" not in str(error):
-                    raise
-            _registry.quick = False
-            return self._plain(*arguments, **named)
+    def _file(self, key: Any) -> Path | None:
+        return store().file(self.function, self._options, self._donated, *key)
+
+    def _found(self, key: Any) -> Any:
+        """Return the executable of this process or of the disk; None if there is none."""
+        if key is not None and key not in self._executables:
+            loaded = store().load(self._file(key))
+            if loaded is not None:
+                self._executables[key] = loaded
+        return self._executables.get(key)
+
+    def _kept(self, key: Any, compiled: Any) -> Any:
+        """Keep an executable and return it."""
+        if key is not None:
+            store().save(self._file(key), compiled)
+            self._executables[key] = compiled
+        return compiled
+
+    def _made(self, key: Any, named: dict[str, Any], static: dict[str, Any]) -> Any:
+        """Return the results of an executable that this process has not called yet."""
+        if key is None:
+            return self._jitted()(**named, **static)
+        executable = self._found(key) or self._kept(key, self._jitted().lower(**named, **static).compile())
+        return executable(**named)
+
+    def ahead(self, *arguments: Any, **named: Any) -> Callable[[], Any] | None:
+        """Lower for these arguments and return what compiles it, in another thread; None if there is nothing to do."""
+        named, static, key = self._split(arguments, named)
+        if self._found(key):
+            return None
+        lowered = self._jitted().lower(**named, **static)
+        return lambda: self._kept(key, lowered.compile())
 
     def shapes(self, *arguments: Any, **named: Any) -> Any:
         """Return the shapes of the results, float64 too; the trace is shared with a later call."""
-        found = self._jitted().trace(*arguments, **named).out_info
+        named, static, key = self._split(arguments, named)
+        found = (self._found(key) or self._jitted().trace(**named, **static)).out_info
         return jax.tree.map(
             lambda leaf: ShapedArray(leaf.shape, leaf.dtype) if leaf.dtype == "float64" else leaf, found
         )
-
-    def lower(self, *arguments: Any, **named: Any) -> Any:
-        """Lower the function for these arguments, as a jitted function does."""
-        return self._jitted().lower(*arguments, **named)
 
     def clear_cache(self) -> None:
         """Clear the compiled programs, as of a jitted function."""
         self._plain.clear_cache()
         self._quick.clear_cache()
+        self._executables.clear()
 
     def _cache_size(self) -> int:
-        return self._plain._cache_size() + self._quick._cache_size()  # noqa: SLF001 (as above)
+        jitted = self._plain._cache_size() + self._quick._cache_size()  # noqa: SLF001 (as above)
+        return len(self._executables) + jitted
+
+
+def _type_of(leaf: Any) -> Any:
+    """Return what an executable depends on of an argument that is not static; a Python number has its type only."""
+    dtype = getattr(leaf, "dtype", None)
+    dtype = dtype if isinstance(dtype, np.dtype) else str(dtype)  # of a random key
+    return getattr(leaf, "shape", type(leaf)), dtype, getattr(leaf, "weak_type", False)
 
 
 def compiled_functions() -> list[Any]:

@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
@@ -23,6 +22,7 @@ from jaxsvm.numerics.precision import in_double, rounded, widened
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
 from jaxsvm.runtime.arrays import Number, checked, in_a_line, transfers
+from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import (
     Reference,
     best_scale,
@@ -164,7 +164,7 @@ def screened_by(problem: Restrictable, fit: Fit, C_ref: Any, rule: Any) -> Scree
     return _evaluated(problem, fit, C_ref, rule)
 
 
-@jax.jit(static_argnames="rule")
+@Program.full(static=("rule",))
 def _evaluated(problem: Restrictable, fit: Fit, C_ref: Any, rule: Any) -> Screening:
     @in_double
     def evaluate(problem: Restrictable, fit: Fit, C_ref: Any) -> Screening:
@@ -330,7 +330,7 @@ def dome_test(problem: Restrictable, below: Fit, above: Fit, C_below: ArrayLike,
     return _dome(*lax.stop_gradient(arguments))
 
 
-@jax.jit
+@Program.full()
 def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: Any) -> Screening:
     # Rounded as the problem's own C.
     C_below, C_above = (jnp.asarray(C, problem.dtype) for C in (C_below, C_above))

@@ -73,7 +73,7 @@ def _exact_gap(problem: Any, fit: Fit) -> float:
         return float(_gap_of(on, cast(values_of(fit), wide.dtype), problem.dtype))
 
 
-@partial(Program, static_argnames="dtype")
+@partial(Program, static=("dtype",))
 def _gap_of(problem: SquaredHingeProblem | BoxProblem, fit: Values, dtype: Any) -> Float[Array, ""]:
     if not isinstance(problem, BoxProblem):
         return problem.certificate_of(fit, dtype).relative_gap

@@ -60,7 +60,7 @@ def _features(problem: SquaredHingeProblem, most: int, ends: Any, key: Array) ->
     return in_double(wide)(problem, key)
 
 
-_features = Program(_features, static_argnums=1)
+_features = Program(_features, static=("most",))
 
 
 def _with_constant(problem: SquaredHingeProblem, Z: Array) -> Array:
