@@ -15,6 +15,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import importlib
 import os
 import pickle
 import platform
@@ -30,7 +31,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import serialize_executable
 from jax.tree_util import PyTreeDef
-from jaxlib.xla_client import CompileOptions
 
 from jaxsvm.runtime.arrays import checked
 from jaxsvm.runtime.files import write_whole
@@ -210,9 +210,11 @@ def _circumstances() -> str:
     root = Path(__file__).parents[1]
     sources = [(str(file.relative_to(root)), file.read_bytes()) for file in sorted(root.rglob("*.py"))]
     devices = [(device.platform, device.device_kind, device.client.platform_version) for device in jax.local_devices()]
-    options = CompileOptions()
-    _ = options.executable_build_options.debug_options  # fills in XLA_FLAGS as XLA has read them
-    flags = options.SerializeAsString(), os.environ.get("LIBTPU_INIT_ARGS")
+    flags = [os.environ.get("XLA_FLAGS"), os.environ.get("LIBTPU_INIT_ARGS")]
+    with contextlib.suppress(ImportError, AttributeError):  # no public name
+        options = importlib.import_module("jaxlib.xla_client").CompileOptions()
+        _ = options.executable_build_options.debug_options  # fills in XLA_FLAGS as XLA has read them
+        flags.append(options.SerializeAsString())
     jaxlib = version("jaxlib")
     versions = jax.__version__, jaxlib, sys.version_info[:3]
     digest = hashlib.sha256(repr((sources, devices, flags, versions, _processor())).encode()).hexdigest()
