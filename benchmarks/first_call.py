@@ -1,15 +1,16 @@
 """The first call in a fresh process: every compiled program with its time to trace, lower and compile; running apart.
 
-    python benchmarks/first_call.py [--what fit hinge path 'hinge path' cli] [--n 2000] [--list 12] [--json FILE]
+    python benchmarks/first_call.py [--what fit hinge path cli iris ...] [--n 2000] [--list 12] [--json FILE]
 
-Each case runs in a process of its own: cold, with an empty persistent compilation cache, and with that cache warm;
-"none" is cold without any. Import is what `import jaxsvm` takes, jax included, and jax alone beside it; the first call
-comes after it. `again` is a second call with the same shapes: the difference is the price of being first. CPU seconds
-are beside wall: the machine may be busy. Programs are compiled beside each other: their seconds add up to more than the
-wall's.
+Each case runs in a process of its own: cold, with an empty store of programs, and "next", with what that process has
+stored; "none" stores nothing (`JAXSVM_CACHE=off`). Import is what `import jaxsvm` takes, jax included, and jax alone
+beside it; the first call comes after it. `again` is a second call with the same shapes: the difference is the price of
+being first. CPU seconds are beside wall: the machine may be busy. Programs are compiled beside each other: their
+seconds add up to more than the wall's.
 
 The cases: one fit (by the default solver) and a path of 64 values of C, of the squared hinge and of the hinge with a
-free bias, on `--n` samples of `single_fit`'s data; `jaxsvm fit` on 280 x 30, everything included, interpreter too.
+free bias, on `--n` samples of `single_fit`'s data; `jaxsvm fit` on 280 x 30, everything included, interpreter too;
+estimators, scikit-learn's equal call beside them.
 """
 
 import argparse
@@ -23,7 +24,8 @@ import tempfile
 import threading
 import time
 
-CASES = ("fit", "hinge", "path", "hinge path", "cli")
+ESTIMATED = ("iris", "cancer", "diabetes", "digits", "LinearSVC", "3000 x 20", "10000 x 50")
+CASES = ("fit", "hinge", "path", "hinge path", "cli", *ESTIMATED)
 STAGES = {
     "jaxpr_trace_duration": "trace",
     "jaxpr_to_mlir_module_duration": "lower",
@@ -70,7 +72,23 @@ def timed(call):
     return {"wall": time.perf_counter() - wall, "cpu": cpu() - used}
 
 
-def child(what, n, cache):
+def estimated(what):
+    """Return the fit of an estimator, and scikit-learn's equal one."""
+    from sklearn import datasets, svm
+
+    from jaxsvm import estimators
+
+    given = {"iris": "load_iris", "cancer": "load_breast_cancer", "diabetes": "load_diabetes", "digits": "load_digits"}
+    name = {"diabetes": "SVR", "LinearSVC": "LinearSVC"}.get(what, "SVC")
+    if what in given:
+        x, y = getattr(datasets, given[what])(return_X_y=True)
+    else:
+        n, d = (100_000, 20) if what == "LinearSVC" else map(int, what.split(" x "))
+        x, y = datasets.make_classification(n, d, n_informative=d // 2, random_state=0)
+    return (lambda: getattr(estimators, name)().fit(x, y)), (lambda: getattr(svm, name)().fit(x, y))
+
+
+def child(what, n):
     """In the fresh process: prints one JSON object."""
     began = time.perf_counter()
     import jax
@@ -80,10 +98,6 @@ def child(what, n, cache):
     from jaxsvm.kernels import RBF
 
     imported = time.perf_counter() - began
-    if cache:
-        jax.config.update("jax_compilation_cache_dir", cache)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     import numpy as np
     from single_fit import data
 
@@ -101,13 +115,16 @@ def child(what, n, cache):
         else:
             jax.block_until_ready(jaxsvm.fit(problem, tol=1e-3))
 
+    theirs = None
+    if what in ESTIMATED:
+        call, theirs = estimated(what)
     first = timed(call)
     rows = programs.rows()
-    again = timed(call)
-    print(json.dumps({"jax": with_jax, "import": imported, "first": first, "again": again, "programs": rows}))
+    found = {"jax": with_jax, "import": imported, "first": first, "again": timed(call), "programs": rows}
+    print(json.dumps(found | ({"theirs": timed(theirs)} if theirs else {})))
 
 
-def command(cache, table):
+def command(table):
     """`jaxsvm fit` in this process, with the list of its programs."""
     programs = Programs()
     programs.listen()
@@ -121,12 +138,12 @@ def command(cache, table):
 
 
 def measured(what, n, cache):
-    """One case, one process."""
-    environment = os.environ | {"XDG_CACHE_HOME": cache or tempfile.mkdtemp()}
+    """One case, one process; without a cache nothing is stored."""
+    environment = os.environ | {"XDG_CACHE_HOME": cache, "JAXSVM_CACHE": "on" if cache else "off"}
     here = [sys.executable, os.path.abspath(__file__)]
     if what != "cli":
         ran = subprocess.run(
-            [*here, "--child", what, "--n", str(n), "--cache", cache or ""],
+            [*here, "--child", what, "--n", str(n)],
             env=environment,
             capture_output=True,
             text=True,
@@ -165,6 +182,8 @@ def show(what, state, found, length):
     if again:
         line += f", again {again['wall']:5.2f} s (CPU {again['cpu']:5.2f}); "
         line += f"import {found['import']:.2f} s, jax alone {found['jax']:.2f} s"
+    if theirs := found.get("theirs"):
+        line += f"; scikit-learn {theirs['wall']:.2f} s (CPU {theirs['cpu']:.2f})"
     count = sum(row["count"] for row in found["programs"])
     totals = {stage: sum(row[stage] for row in found["programs"]) for stage in STAGES.values()}
     print(
@@ -181,24 +200,21 @@ def show(what, state, found, length):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--what", nargs="*", default=["fit", "path", "cli"], choices=CASES)
-    parser.add_argument("--states", nargs="*", default=["none", "cold", "warm"], choices=["none", "cold", "warm"])
+    parser.add_argument("--states", nargs="*", default=["cold", "next"], choices=["none", "cold", "next"])
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--list", type=int, default=12)
     parser.add_argument("--json")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--cache", help=argparse.SUPPRESS)
     parser.add_argument("--table", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child == "cli":
-        return command(options.cache, options.table)
+        return command(options.table)
     if options.child:
-        return child(options.child, options.n, options.cache)
+        return child(options.child, options.n)
     rows = []
     for what in options.what:
         with tempfile.TemporaryDirectory() as cache:
             for state in options.states:
-                if what == "cli" and state == "none":
-                    continue
                 found = measured(what, options.n, "" if state == "none" else cache)
                 show(what, state, found, options.list)
                 rows.append({"what": what, "state": state, "n": options.n, **found})

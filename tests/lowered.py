@@ -73,10 +73,10 @@ def line_of(frames: Any) -> str | None:
 def inside(equation: Any) -> Iterator[ClosedJaxpr]:
     for given in equation.params.values():
         for part in given if isinstance(given, tuple | list) else (given,):
-            if isinstance(part, Jaxpr):
-                yield ClosedJaxpr(part, [None] * len(part.constvars))
-            elif isinstance(part, ClosedJaxpr):
+            if isinstance(part, ClosedJaxpr):  # first: since JAX 0.12 each is both
                 yield part
+            elif isinstance(part, Jaxpr):
+                yield ClosedJaxpr(part, [None] * len(part.constvars))
 
 
 @contextlib.contextmanager
