@@ -222,14 +222,14 @@ def accelerator():
 {text}
 ```
 
-First calls of 2,000 samples there, and what they take in the next process, which loads stored programs: fit of the squared
-hinge 3.4 and 1.0 s, of the hinge 5.3 and 1.1, path of 64 values of the hinge 9.8 and 3.8.
+First calls of 2,000 samples there, and what they take in the next process, which loads stored programs: fit of the
+squared hinge 3.4 and 1.0 s, of the hinge 5.3 and 1.1, path of 64 values of the hinge 9.8 and 3.8.
 
-Large products and batches of small machines use the card; where a step needs a few rows, it waits for them. Two engines
-that were made for such a card lost there too, and went (on an H100). Interior points of a working set took 4.59 s on
-demand and 3.71 s stored, pair steps .29 and .32 s (n = 20,000, d = 64, C = 1; first calls 11.7 and 6.9 s, 3.2 and 2.9 s). With
-lanes of Newton's method the path above took 39.0 s (first 60.1), one of 64 values at n = 4,000 .75 for .70 s, of 30 at
-n = 10,000 and rank 200 .86 for .41 s, with first calls of 20 to 27 s.
+Large products and batches of small machines use the card; where a step needs a few rows, it waits for them. Two
+engines that were made for such a card lost there too, and went (on an H100). Interior points of a working set took
+4.59 s on demand and 3.71 s stored, pair steps .29 and .32 s (n = 20,000, d = 64, C = 1; first calls 11.7 and 6.9 s,
+3.2 and 2.9 s). With lanes of Newton's method the path above took 39.0 s (first 60.1), one of 64 values at n = 4,000
+.75 for .70 s, of 30 at n = 10,000 and rank 200 .86 for .41 s, with first calls of 20 to 27 s.
 **TPUs: not yet measured**; a test lowers
 every public function for both."""
 
