@@ -59,7 +59,7 @@ LINES = {
     "plots": 377,
     "points": 354,
     "problems": 3_045,
-    "relational": 3_066,
+    "relational": 3_058,
     "results": 581,
     "runtime": 1_357,
     "screening": 745,

@@ -71,6 +71,15 @@ def test_the_interval_holds_the_optimum(shape, engine):
         assert hinge + lam * fit.beta @ fit.beta <= P + 1e-12
 
 
+def test_a_ramp_on_a_grid_narrows_to_its_bins():
+    """Far scores make bins wide: a ramp that stays some bins wide loses much more than the grid's blur."""
+    rng, n = np.random.default_rng(2), 1000
+    tables = {t: {"k": rng.integers(0, 20, n), t + "0": rng.standard_t(2, n)} for t in "ab"}
+    tables["a"]["y"] = np.where(np.tanh(tables["a"]["a0"]) + 0.5 * rng.normal(size=n) > 0, 1, -1)
+    fit = relational.fit(relational.Join(tables, ("a", "y")), 0.1, engine="grid", scale="standard", max_steps=10)
+    assert fit.status == jaxsvm.Status.CONVERGED
+
+
 def test_the_squared_hinge_as_a_fit():
     """Against Newton's method on the materialised join: the interval holds its optimum, and is small."""
     join, tol = prepared(join_of(PATH, n=24), "max", True), 1e-6

@@ -23,7 +23,7 @@ from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
 from jaxsvm.numerics.hinge_program import minimum_by_products
 from jaxsvm.relational.counting.tree import Sampler
-from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval, scores
+from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.results.fit import Certificate
@@ -152,7 +152,7 @@ class Counted:
 
     def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, np.ndarray | None]:
         """Return the sums at a point, `(d,)`, with curvatures of drawn rows, and by how much slopes may be off."""
-        drawn, ramp = self.few, max(mu / 2, self.engine.least_ramp(scores(self.join, beta)[0]))
+        drawn, ramp = self.few, max(mu / 2, 1e-6)  # a grid takes one below a bin as a step
         loss, s, pull, wide = self.plane(beta, C, ramp)
         z = np.sort(np.abs(1 - drawn.y * (drawn.X @ beta)))
         seen = float(z[min(MEASURED.rows_of_a_ramp * drawn.d, len(z) - 1)])  # within it enough of them have curvature

@@ -35,10 +35,6 @@ class Engine:
     threads = 1  # how many labels are counted at a time
     tree: Tree
 
-    def least_ramp(self, s: list[np.ndarray]) -> float:
-        """Return the least half-width of a ramp that counts can tell from a step, for scores of tables."""
-        return 1e-6
-
     def count(
         self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
     ) -> tuple[list[np.ndarray], float]:

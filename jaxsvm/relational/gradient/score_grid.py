@@ -59,10 +59,6 @@ class GridEngine(Engine):
                 group = np.unique(group * self.tree.count[i, k] + self.tree.kid[i, k], return_inverse=True)[1]
             self.combinations.append((group, np.unique(group, return_index=True)[1]))
 
-    def least_ramp(self, s: list[np.ndarray]) -> float:
-        """Return the width of some bins."""
-        return 4 * sum(float(np.ptp(part)) for part in s) / self.bins
-
     def count(
         self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
     ) -> tuple[list[np.ndarray], float]:
