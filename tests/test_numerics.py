@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from jaxsvm.numerics.linear import (
+    BLOCK,
     conjugate_gradients,
     deflation,
     evenly_among,
+    features_in_blocks,
     inverse_root,
     nystroem_features,
     padded_factor,
@@ -43,15 +45,30 @@ def test_conjugate_gradients_solve_and_tell_a_negative_curvature():
     assert np.isnan(solve(jnp.full((40, 40), jnp.nan)).r).all()
 
 
-def test_nystroem_features_of_all_landmarks_are_exact():
-    F, K = positive(40, 30)
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_nystroem_features_of_all_landmarks_are_exact(scale):
+    K = scale * positive(40, 30)[1]
     everything = evenly_among(jnp.ones(40, bool), 128)
     np.testing.assert_array_equal(everything, np.arange(40))
     Z = nystroem_features(jnp.asarray(K), everything)
-    np.testing.assert_allclose(Z @ Z.T, K, atol=1e-6)
+    np.testing.assert_allclose(Z @ Z.T, K, atol=1e-6 * scale)
     W = inverse_root(jnp.asarray(K), 1e-14)
-    np.testing.assert_allclose(K @ W @ (K @ W).T, K, atol=1e-8)
-    assert (np.diag(K) - (np.asarray(Z) ** 2).sum(axis=1) <= 1e-6).all()
+    np.testing.assert_allclose(K @ W @ (K @ W).T, K, atol=1e-8 * scale)
+    assert (np.diag(K) - (np.asarray(Z) ** 2).sum(axis=1) <= 1e-6 * scale).all()
+    np.testing.assert_allclose(inverse_root(jnp.diag(jnp.asarray([1.0, 1e-3])), 1e-2), np.diag([1.0, 0.0]))
+
+
+def test_features_in_blocks_leave_the_trace_that_they_say():
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    K = np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(axis=2))
+    for enough, blocks in ((0.0, 2), (50.0, 1)):
+        Z, taken, trace = features_in_blocks(
+            lambda i: jnp.asarray(K)[i], jnp.ones(200), 128, (enough, np.inf), 1e-12, jax.random.key(0)
+        )
+        left = K - np.asarray(Z) @ np.asarray(Z).T
+        assert taken == blocks * BLOCK
+        assert np.trace(left) == pytest.approx(float(trace), rel=1e-8)
+        assert -1e-10 < np.linalg.eigvalsh(left)[0] and float(trace) < (50.0, 1.0)[blocks - 1]
 
 
 def test_landmarks_stand_evenly_among_the_members():
@@ -79,6 +96,8 @@ def test_deflation_takes_what_features_do_not_know_for_their_least_eigenvalue():
     assert level == pytest.approx(np.linalg.eigvalsh(F.T @ F)[0] + 1, rel=0.1)
     np.testing.assert_allclose((level * np.eye(40) + K) @ found / level, r, atol=1e-8)
     np.testing.assert_allclose(solve(jnp.asarray(rest)), rest, atol=1e-12)
+    for small in (0.0, 1e-10):
+        np.testing.assert_allclose(deflation(jnp.asarray(small * F))(jnp.asarray(r)), r)
 
 
 def test_a_padded_factor_is_the_identity_where_nothing_is():

@@ -21,7 +21,7 @@ from jaxsvm import Status
 from jaxsvm.gram.operators import among
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.path.chains import first_point, products_of
-from jaxsvm.screening import ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference
+from jaxsvm.screening import ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference, rules
 
 N = samples.N
 RULES = {"ball 1": ball_test_1, "ball 2": ball_test_2, "intersection": intersection_test, "gap safe": gap_safe}
@@ -242,8 +242,8 @@ def test_broken_references_decide_nothing_wrong(name, loss):
             assert not found.screened.any()
 
 
-def w_of_its_own(C_ref, size):
-    noise = np.random.default_rng(5).normal(size=N)
+def w_of_its_own(C_ref, size, seed=5):
+    noise = np.random.default_rng(seed).normal(size=N)
     a = np.clip(solution(C_ref)[0] + size * C_ref * noise, 0, C_ref)
     w = a + size * C_ref * noise[::-1]
     return fit_of(samples.data()[1], a, signed(), offset=0.0, dtype="float64", hinge=True, w=w), w, a
@@ -685,3 +685,71 @@ def test_the_intersection_allows_for_rounding():
     exact, allowed = (reference.intersection_bounds(first, second, apart, jnp.ones(2), u) for u in (0.0, unit))
     for wider in (exact[0] - allowed[0], allowed[1] - exact[1]):
         assert (np.asarray(wider) >= 8 * unit * np.abs(turn)).all()
+
+
+# --- what is allowed for errors: references whose numbers are wrong by as much as they say
+
+
+def wrong(exact, moved, error):
+    p, error = exact.p + moved, exact.error + error
+    return exact._replace(p=p, error=error, W=exact.a @ p + exact.a @ error)
+
+
+def test_intervals_allow_for_errors_of_margins():
+    """At the end of each interval the ball of the same reference screens the sample too."""
+    C_ref, longer = 2.0, 0
+    for C in (2.1, 1.9):
+        problem = make("hinge", C)
+        told = wrong(reference.reference_of(problem, reference_at(C_ref, gap=1e-4), C_ref, "float64"), -1e-4, 1e-4)
+        ends = np.asarray(rules._first(problem, told, "float64").C_until)
+        for i in np.flatnonzero(ends == ends):
+            there = dataclasses.replace(problem, C=ends[i])
+            low, high = reference.first_ball(there, told._replace(rho=ends[i] / C_ref)).bounds(told.size)
+            assert low[i] > 1 or high[i] < 1
+        longer += (np.abs(ends - C) > 1e-3).sum()
+    assert longer > 20
+
+
+def test_on_the_simplex_nothing_is_known_of_a_sample_whose_product_is_not():
+    """Solutions without one sample of the support, whose product is too large, and says so."""
+    C, loss = 20.0, "squared"
+    problem, (a, _) = make(loss, C), solution(C, loss)
+    exact = reference.reference_of(problem, reference_at(C, loss), None, "float64")
+    assert rules._outside_on_simplex(problem, exact).any()
+    for i in np.flatnonzero(a > 0):
+        one = np.arange(N) == i
+        rest = np.where(one, 0, a)
+        told = wrong(exact._replace(a=rest, p=signed() @ rest), *(10 * a.sum() * one,) * 2)
+        assert not rules._outside_on_simplex(problem, told)[i]
+
+
+@pytest.mark.parametrize("of", ["margins", "along"])
+def test_the_dome_allows_for_what_enters_no_gap(monkeypatch, of):
+    """Errors of margins of samples at their bound, and of `(w - w_a) . w_a`."""
+    below, C, above = 2.0, 2.01, 2.02
+    fits = [reference_at(at, bias="regularized") for at in (below, above)]
+
+    def off(wide, fit, C_ref, dtype):
+        exact = reference.reference_of(wide, fit, C_ref, dtype)
+        if C_ref > C:
+            return exact
+        error = np.where(exact.a >= C_ref * (1 - 1e-9), np.maximum(1 - np.asarray(exact.p), 0) / 9, 0)
+        return wrong(exact, error, error) if of == "margins" else exact._replace(along=exact.W * np.full(2, 0.01))
+
+    monkeypatch.setattr(rules, "reference_of", off)
+    found = rules._dome.__wrapped__(make("hinge", C, bias="regularized"), *fits, below, above)
+    assert_safe(found, *solution(C, bias="regularized"), np.full(N, C))
+    assert np.isfinite(found.lower).all()
+
+
+def test_errors_of_sums_in_float64_are_within_what_is_allowed():
+    """Of numbers that long double knows better."""
+    for seed in range(20):
+        fit, w, a = w_of_its_own(2.0, 1e-6, seed)
+        problem, Q = make("hinge", 2.1), np.asarray(signed()).astype(np.longdouble)
+        found = reference.reference_of(problem, fit, 2.0, "float64")
+        cross, doubt = np.asarray(found.along)
+        assert abs((w - a.astype(np.longdouble)) @ Q @ a - cross) <= doubt
+        apart = reference.difference(problem, found)
+        delta = np.asarray(apart.delta).astype(np.longdouble)
+        assert 0 < float(apart.square) <= delta @ Q @ delta

@@ -356,7 +356,7 @@ def _dome(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_above: 
             """Return the least `z . w` over the dome, where `z . w_a = p`."""
             share = p / jnp.where(square > 0, square, 1)
             rest = jnp.maximum(longest**2 - plane**2 / jnp.where(square > 0, square, 1), 0)
-            across = jnp.sqrt(rest * jnp.maximum(size**2 - p * share, 0) * (1 + 8 * unit))
+            across = jnp.sqrt(rest * jnp.maximum(size**2 - p * share, 0))
             along = jnp.minimum(share * plane, p * plane / jnp.where(least_square > 0, least_square, 1))
             on_plane = jnp.where(least_square > 0, along - across, -jnp.inf)
             free = -longest * size
