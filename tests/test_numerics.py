@@ -68,7 +68,7 @@ def test_features_in_blocks_leave_the_trace_that_they_say():
         left = K - np.asarray(Z) @ np.asarray(Z).T
         assert taken == blocks * BLOCK
         assert np.trace(left) == pytest.approx(float(trace), rel=1e-8)
-        assert -1e-10 < np.linalg.eigvalsh(left)[0] and float(trace) < (50.0, 1.0)[blocks - 1]
+        assert np.linalg.eigvalsh(left)[0] > -1e-10 and float(trace) < (50.0, 1.0)[blocks - 1]
 
 
 def test_landmarks_stand_evenly_among_the_members():

@@ -343,7 +343,7 @@ def deflation(F: Float[Array, "n r"]) -> Callable[[Float[Array, " n"]], Float[Ar
     squares = matmul(F.T, F)
     own = diagonal(squares)
     size = own.sum()
-    counts = own >= jnp.finfo(F.dtype).eps * F.shape[1] * size  # false for those that depend on others; true if all are 0
+    counts = own >= jnp.finfo(F.dtype).eps * F.shape[1] * size  # not for those that depend on others, if not all are 0
     one = jnp.eye(F.shape[1], dtype=F.dtype)
     inverse = factored(plus_diagonal(squares, jnp.where(counts, 1, 1 + size)))
 
