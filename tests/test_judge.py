@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import samples
+from oracle_hinge import box_solution
 from scipy.optimize import linprog
 from test_contract import PROBLEMS, each, problem, solved
 
-from jaxsvm import gram, svm_problem
+from jaxsvm import gram, hinge_problem, svm_problem
 from jaxsvm.kernels import Precomputed
 from jaxsvm.results.fit import Answer, Certificate, Counters, Status
 from jaxsvm.results.judge import (
@@ -156,6 +158,32 @@ def test_a_loss_that_rounding_makes_is_allowed_for():
     primal = (coef @ f + 1e22 * (np.maximum(0, 1 - margins) ** 2).sum()) / 2
     certificate = answer.certificate
     assert float(certificate.dual) * (1 + float(certificate.relative_gap)) >= float(primal) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("form", ["alone", "beside", "beyond"])
+def test_the_gap_of_an_optimum_is_no_smaller_than_in_long_double(form):
+    """Of a w and its dual point, of a w beside one, and of bounds that were rounded up."""
+    (_, y), C = samples.data(), 0.5
+    Q = np.outer(y, y) * samples.kernel_matrix()
+    a = box_solution(Q, np.ones(len(y)), np.full(len(y), C)).a
+    a = np.where(a > C * (1 - 1e-9), C * (1 + 3 * 2**-23 * (form == "beyond")), a)
+    here, point = hinge_problem(samples.gram(), y, C, bias="none"), np.stack([a, a]) if form == "beside" else a
+    point, s = jnp.asarray(point), jnp.asarray(point @ Q)
+    said, running = here.certified(point, s, np.dtype(np.float32)).certificate, here.certificate(point, s)
+    Q, inside = Q.astype(np.longdouble), np.minimum(a, C)
+    primal = a @ Q @ a / 2 + C * np.maximum(0, 1 - Q @ a).sum()
+    gap = primal - inside.sum() + inside @ Q @ inside / 2
+    assert gap <= float(said.relative_gap) * float(said.dual) < 1e-4
+    assert (float(running.relative_gap) < 1e-4) == (form != "beyond")  # by more than what float64 rounds
+
+
+def test_the_objective_knows_no_scale_and_the_diameter_is_of_the_largest_ridge():
+    weight = np.linspace(0.5, 2, samples.N)
+    here = svm_problem(samples.gram(), samples.data()[1], 2.0, bias="none", sample_weight=weight)
+    alpha = here.feasible_point(jnp.asarray(weight))
+    s = here.matvec(alpha)
+    np.testing.assert_allclose(here.objective(3 * alpha, 3 * s), alpha @ s, rtol=1e-12)
+    np.testing.assert_allclose(here.diameter_squared, 1 + 1 / (2 * 0.5), rtol=1e-12)
 
 
 def test_a_form_that_rounding_alone_may_have_made_proves_nothing():
