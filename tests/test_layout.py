@@ -54,7 +54,7 @@ LINES = {
     "loop": 2_433,
     "model_selection": 937,
     "models": 1_399,
-    "numerics": 1_467,
+    "numerics": 1_468,
     "path": 2_083,
     "plots": 377,
     "points": 354,

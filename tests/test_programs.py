@@ -1,5 +1,6 @@
 """Programs are let go where they are many, and only then; never under a driver that runs."""
 
+import inspect
 import os
 import signal
 import threading
@@ -95,6 +96,13 @@ def test_every_program_of_the_library_is_known():
 def as_shipped(monkeypatch):
     monkeypatch.setattr(programs._registry, "quick", True)
     return programs.Program(lambda x: jnp.sin(x) @ x, options=programs.QUICK)
+
+
+def test_every_program_takes_its_arguments_by_name():
+    kinds = inspect.Parameter
+    for program in filter(lambda f: isinstance(f, programs.Program), programs.compiled_functions()):
+        own = {p.kind for p in inspect.signature(program.function, follow_wrapped=False).parameters.values()}
+        assert own <= {kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY} or kinds.VAR_KEYWORD in own, program
 
 
 def test_a_program_is_compiled_quickly_on_a_cpu_and_gives_the_same(as_shipped):

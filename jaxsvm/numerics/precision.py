@@ -45,15 +45,16 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
             with promoting():
-                return function(*arguments)
-        leaves, tree = jax.tree.flatten(arguments)
+                return function(*arguments, **named)
+        leaves, tree = jax.tree.flatten((arguments, named))
         shapes = []
 
         def of_leaves(*leaves: Any) -> list[Array]:
-            out, shape = jax.tree.flatten(function(*jax.tree.unflatten(tree, leaves)))
+            given, by_name = jax.tree.unflatten(tree, leaves)
+            out, shape = jax.tree.flatten(function(*given, **by_name))
             shapes.append(shape)
             return out
 
