@@ -234,6 +234,12 @@ def may_be_padded(values: Any) -> bool:
     return not isinstance(values, jax.Array) or len(values.sharding.device_set) == 1
 
 
+def is_tracing() -> bool:
+    """Return whether a program is being traced around this call, even if none of its arguments is."""
+    with take_current_trace() as trace:
+        return type(trace) is not EVALUATING
+
+
 def on_device(values: np.ndarray, like: Any = None) -> Any:
     """Put a NumPy array on a device in its own dtype; `jnp.array` would compile a program for every size.
 
@@ -241,9 +247,10 @@ def on_device(values: np.ndarray, like: Any = None) -> Any:
     explicitly; one on several devices gives its placement to arrays of its own shape.
     """
     placed = getattr(like, "committed", False) and (may_be_padded(like) or np.shape(values) == np.shape(like))
-    with take_current_trace() as trace, jax.enable_x64(True), jax.ensure_compile_time_eval():  # in a user's program too
+    traced = is_tracing()
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():  # in a user's program too
         array = jax.device_put(values, like.sharding if placed else None)
-        if type(trace) is not EVALUATING and array.is_fully_addressable:
+        if traced and array.is_fully_addressable:
             jax.device_get(array)  # a constant: JAX would read it when it lowers, where the user may forbid transfers
         return array
 

@@ -25,9 +25,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import ShapedArray
-from jax.extend.core import get_opaque_trace_state
 
 from jaxsvm.errors import is_concrete
+from jaxsvm.runtime.arrays import is_tracing
 from jaxsvm.runtime.executables import store
 
 PROGRAMS_KEPT = 250
@@ -38,10 +38,6 @@ QUICK = {"xla_cpu_use_fusion_emitters": False}
 kernels are as fast, except for long fused sums in float64 (twice as slow)."""
 BRIEF = {**QUICK, "xla_backend_optimization_level": 0}
 """Switch off LLVM's optimisations too: a third of the compile time is left."""
-
-
-with jax.ensure_compile_time_eval():
-    UNTRACED = get_opaque_trace_state()
 
 
 class _Registry:
@@ -180,7 +176,7 @@ class Program:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the executable for arguments of these shapes; load or compile it if there is none."""
         named, static, key = self._split(arguments, named)
-        if key is None and (get_opaque_trace_state() != UNTRACED or not is_concrete(named)):
+        if key is None and (is_tracing() or not is_concrete(named)):
             inlined = self._options is BRIEF and not is_concrete(named)
             return (self.function if inlined else self._plain)(**named, **static)
         if key not in self._executables:
@@ -204,7 +200,7 @@ class Program:
         leaves, tree = jax.tree.flatten(named)
         config: Any = jax.config
         by_jax = (config.jax_disable_jit, config.jax_debug_nans, config.jax_debug_infs, config.jax_default_device)
-        traced = get_opaque_trace_state() != UNTRACED  # even if no argument is: a result is no constant of the user's
+        traced = is_tracing()  # even if no argument is: a result is no constant of the user's
         if traced or any(by_jax) or jax.process_count() > 1 or not jax.sharding.get_abstract_mesh().empty:
             return named, static, None
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
