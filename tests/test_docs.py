@@ -87,6 +87,13 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target.split("#")[0]).exists(), f"{page.name}: {target}"
 
 
+def test_what_is_faster_stands_on_the_start_page_too():
+    there = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").split("## What is faster than what")[1].split("\n## ")[0]
+    rows = [line for line in readme.splitlines() if line.startswith("|")]
+    assert len(rows) > 5 and "\n".join(rows) in there
+
+
 def test_all_pages_are_in_the_navigation():
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = set(re.findall(r"^ +- (?:.*: )?(\S+\.md)$", site, re.MULTILINE))

@@ -66,7 +66,7 @@ def test_given_axes_are_drawn_on(path):
     figure = Figure()
     axes = figure.subplots(3, 1)
     assert path_figure(path, ax=axes) is figure
-    assert all(axis.lines for axis in axes)
+    assert all(axis.lines and axis.get_xlabel() == "C" for axis in axes)  # they may stand side by side
 
 
 def test_refusals(path):
@@ -107,8 +107,11 @@ def test_a_history_and_its_picture(problem):
     axes = plots.convergence({"smo": history}, against="steps", tol=1e-4)
     assert axes.lines[0].get_ydata()[-1] == history.relative_gap[-1]
     assert axes.lines[1].get_ydata()[0] == 1e-4
-    with pytest.raises(jaxsvm.InputError, match="against"):
-        plots.convergence(history, against="hours")
+    for draw in (plots.convergence, plots.bracket):
+        with pytest.raises(jaxsvm.InputError, match="against"):
+            draw(history, against="hours")
+    primal, dual = (line.get_ydata() for line in plots.bracket(history).lines)
+    assert primal[-1] == history.primal[-1] and dual[-1] == history.dual[-1] and (dual <= primal).all()
 
 
 def test_boundaries(path, problem, tmp_path):

@@ -63,8 +63,9 @@ def test_shapes_kernel_and_what_is_stored_are_in_it():
         == "DenseGram(kernel=RBF(gamma=0.5), x=float64[60, 2], shift=float64[2], K=float64[60, 60], near=True)"
     )
     assert "K=" not in repr(jaxsvm.gram(RBF(0.5), X)) and "CSR(data=float64[120]" in repr(SHOWN["sparse"]())
-    assert repr(svm()).endswith("y=float64[60], C=2, weight=None, squares=float64[60], feasible=True, offset=1.0)")
-    assert "gram=DenseGram(kernel=RBF(gamma=0.5)" in repr(svm())
+    rest = "regularized bias, 60 samples in float64, DenseGram of RBF(gamma=0.5))"
+    assert repr(svm()) == f"SquaredHingeProblem(squared hinge: C / 2 max(0, 1 - y f)^2, C=2, {rest}"
+    assert repr(hinge(bias="free")).startswith("BoxProblem(hinge: C max(0, 1 - y f), C=2, free bias, 60 samples in ")
 
 
 @pytest.mark.thorough

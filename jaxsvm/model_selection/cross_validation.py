@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -253,37 +253,25 @@ class WidthValidation:
         return int(places[np.argmin(self.gammas[places])])
 
 
+class Options(TypedDict, total=False):
+    """Options of `cross_validate` that do not change what it returns."""
+
+    score: str
+    solver: Solver | None
+    tol: ArrayLike
+    seed: int
+    key: Array | None
+    max_seconds: float | None
+    interrupt: str
+
+
 @overload
 def cross_validate(
-    problem: Parametric,
-    Cs: ArrayLike,
-    folds: Folds = 5,
-    *,
-    gammas: None = None,
-    score: str = "accuracy",
-    solver: Solver | None = None,
-    tol: ArrayLike = 1e-3,
-    seed: int = 0,
-    key: Array | None = None,
-    max_seconds: float | None = None,
-    interrupt: str = "return",
+    problem: Parametric, Cs: ArrayLike, folds: Folds = 5, *, gammas: None = None, **options: Unpack[Options]
 ) -> CrossValidation: ...
-
-
 @overload
 def cross_validate(
-    problem: Parametric,
-    Cs: ArrayLike,
-    folds: Folds = 5,
-    *,
-    gammas: ArrayLike,
-    score: str = "accuracy",
-    solver: Solver | None = None,
-    tol: ArrayLike = 1e-3,
-    seed: int = 0,
-    key: Array | None = None,
-    max_seconds: float | None = None,
-    interrupt: str = "return",
+    problem: Parametric, Cs: ArrayLike, folds: Folds = 5, *, gammas: ArrayLike, **options: Unpack[Options]
 ) -> WidthValidation: ...
 
 

@@ -4,6 +4,7 @@ A function makes a figure of its own if it is given no axes: `path_scores(valida
 """
 
 from jaxsvm.plots.pictures import (
+    bracket,
     convergence,
     decision_boundary,
     path_figure,
@@ -14,6 +15,7 @@ from jaxsvm.plots.pictures import (
 )
 
 __all__ = [
+    "bracket",
     "convergence",
     "decision_boundary",
     "path_figure",

@@ -54,8 +54,7 @@ def axes_of(ax: Axes | None, width: float = 6.0, height: float = 3.8) -> Axes:
 
 def labelled(ax: Axes, x: str, y: str) -> Axes:
     """Label the axes, show the legend if there are names and a light grid behind; return the axes."""
-    ax.set_xlabel(x)
-    ax.set_ylabel(y)
+    ax.set(xlabel=x, ylabel=y)
     if ax.get_legend_handles_labels()[1]:
         ax.legend(fontsize=8)
     ax.grid(True, which="major", alpha=0.3)
@@ -66,13 +65,6 @@ def labelled(ax: Axes, x: str, y: str) -> Axes:
 def against_C(ax: Axes, y: str) -> Axes:
     """Label the axes with a logarithmic C below, once the values are drawn; return the axes."""
     ax.set_xscale("log")
-    low, high = ax.get_xlim()
-    if high < 10 * low:  # powers of ten alone would give one label at most
-        from matplotlib.ticker import MaxNLocator, NullLocator, ScalarFormatter
-
-        ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        ax.xaxis.set_major_formatter(ScalarFormatter())
-        ax.xaxis.set_minor_locator(NullLocator())
     return labelled(ax, "C", y)
 
 
@@ -109,7 +101,8 @@ def path_figure(
         draw(axis, Cs, values[order], codes[order], logarithmic, colour)
         axis.set_ylabel(title)
         axis.grid(True, which="major", alpha=0.3)
-    axes[-1].set_xlabel("C")
+    for axis in axes[-1:] if ax is None else axes:  # axes of the caller's may stand side by side
+        axis.set_xlabel("C")
     return figure
 
 
@@ -152,7 +145,7 @@ def path_support(path: Path, *, ax: Axes | None = None) -> Axes:
     ax.plot(Cs, (coef != 0).sum(axis=1)[order], "o-", color=GREEN, markersize=4)
     ax.set_ylim(0, n * 1.04)
     ax.axhline(n, color=GREY, linewidth=1, linestyle=":")
-    ax.annotate("all samples", (Cs[0], n), xytext=(2, -11), textcoords="offset points", fontsize=8)
+    ax.annotate("all samples", (Cs[-1], n), xytext=(0, -11), textcoords="offset points", ha="right", fontsize=8)
     return against_C(ax, "support vectors")
 
 
@@ -217,20 +210,46 @@ def convergence(
     Raises:
         InputError: If `against` is none of these.
     """
-    require_one_of("against", against, AGAINST)
     ax = axes_of(ax)
     named = histories if isinstance(histories, Mapping) else {"": histories}
     for name, history in named.items():
-        require_part("histories", history, against, "a `jaxsvm.History`, or a mapping of several, is needed")
-        x, gap = np.asarray(getattr(history, against), float), np.asarray(history.relative_gap, float)
-        shown = np.isfinite(gap) & (gap > 0) & (x > 0)
-        ax.plot(x[shown], gap[shown], "o-", markersize=3, label=name or None)
+        x, gap, *_ = _certified(history, against)
+        ax.plot(x, gap, "o-", markersize=3, label=name or None)
     if tol is not None:
         ax.axhline(tol, color=GREY, linewidth=1, linestyle=":", label=f"tol = {tol:.3g}")
     ax.set_yscale("log")
     if against != "seconds":
         ax.set_xscale("log")
     return labelled(ax, AGAINST[against], "relative gap")
+
+
+@checked
+def bracket(history: History, *, against: str = "steps", ax: Axes | None = None) -> Axes:
+    """Draw the interval that holds the optimum, from dual to primal value, as a fit closes it; return the axes.
+
+    Args:
+        history: A `jaxsvm.History` of one fit.
+        against: "seconds", "steps" or "kernel_evaluations".
+        ax: Axes of matplotlib; None makes a figure.
+    """
+    ax = axes_of(ax)
+    x, _, primal, dual = _certified(history, against)
+    ax.plot(x, primal, "o-", color=ORANGE, markersize=4, label="objective reached (primal)")
+    ax.plot(x, dual, "o-", color=BLUE, markersize=4, label="lower bound (dual)")
+    ax.fill_between(x, dual, primal, color=GREY, alpha=0.18, linewidth=0, label="the optimum is in here")
+    if (dual > 0).all():
+        ax.set_yscale("log")
+    return labelled(ax, AGAINST[against], "objective")
+
+
+def _certified(history: Any, against: str) -> tuple[np.ndarray, ...]:
+    """Return place on the axis, gap, primal and dual of each line of a history from its first certificate on."""
+    require_one_of("against", against, AGAINST)
+    require_part("what is drawn", history, against, "a `jaxsvm.History`, or a mapping of several, is needed")
+    names = (against, "relative_gap", "primal", "dual")
+    x, gap, *bounds = (np.asarray(getattr(history, name), float) for name in names)
+    shown = np.isfinite(gap) & (gap > 0) & (x > 0)
+    return tuple(values[shown] for values in (x, gap, *bounds))
 
 
 def _edges(values: np.ndarray) -> np.ndarray:
@@ -327,7 +346,10 @@ def decision_boundary(
     if support is not None:
         ringed = {"s": 52, "facecolors": "none", "edgecolors": "0.1", "linewidths": 1, "label": "support", "zorder": 3}
         ax.scatter(*x[np.asarray(support)].T, **ringed)
-    return _framed(ax, u, v)
+    ax.set(xlim=(u.min(), u.max()), ylim=(v.min(), v.max()))
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(fontsize=8, framealpha=0.9)
+    return ax
 
 
 def _grid_around(x: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -342,12 +364,3 @@ def _scatter(ax: Any, x: np.ndarray, labels: np.ndarray, colours: dict[Any, str]
     for label, colour in colours.items():
         mine = x[np.asarray([str(other) == str(label) for other in labels.tolist()])]
         ax.scatter(*mine.T, s=16, color=colour, edgecolors="white", linewidths=0.4, label=str(label), zorder=2)
-
-
-def _framed(ax: Any, u: np.ndarray, v: np.ndarray) -> Any:
-    """Cut the axes to the grid and show the legend if there are names; return the axes."""
-    ax.set_xlim(u.min(), u.max())
-    ax.set_ylim(v.min(), v.max())
-    if ax.get_legend_handles_labels()[1]:
-        ax.legend(fontsize=8, framealpha=0.9)
-    return ax

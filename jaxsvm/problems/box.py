@@ -33,22 +33,20 @@ from jaxsvm.problems.contract import BoxForm, Differentiable
 from jaxsvm.problems.samples import OfSamples, checked, negligible, squares
 from jaxsvm.results.fit import Active, Answer, Certificate, Point, Values
 from jaxsvm.results.judge import balances, judged
-from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, owned, transfers
+from jaxsvm.runtime.arrays import computed, filled, on_device, owned, transfers
 from jaxsvm.runtime.programs import Program
 
 P = TypeVar("P", bound="BoxProblem")
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A hinge SVM, or any problem of its form. Build it with `hinge_problem` or `box_problem`.
 
     A *point* of it is a feasible `a`, `(n,)`. For solvers whose w is not made of their dual variables it has two rows,
     `(2, n)`: any coefficients of a w of the primal, and a feasible `a`.
     """
-
-    __repr__ = in_a_line
 
     kind = "box"
     vectors = ("y", "q", "c", "squares")
@@ -69,6 +67,12 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
     squares: Float[Array, " n"]
     feasible: Bool[Array, ""]
     offset: float = dataclasses.field(metadata={"static": True})
+
+    @property
+    def loss(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return what each sample costs, in words: the hinge, if all of q is 1."""
+        hinge = is_concrete(self.q) and np.all(np.asarray(self.q) == 1)
+        return "hinge: C max(0, 1 - y f)" if hinge else "C max(0, q - y f)"
 
     @property
     def ridge(self) -> Float[Array, " n"]:

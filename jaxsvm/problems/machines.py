@@ -17,7 +17,7 @@ from jaxsvm.numerics.precision import rounded
 from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, box_problem, hinge_problem
 from jaxsvm.results.fit import Answer, Certificate
-from jaxsvm.runtime.arrays import filled, in_a_line, is_numeric, on_device, owned, transfers
+from jaxsvm.runtime.arrays import filled, is_numeric, on_device, owned, transfers
 
 
 @transfers
@@ -86,7 +86,7 @@ def tube(target: Any, epsilon: Any, xp: Any = np) -> tuple[np.ndarray, Any]:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class NuProblem(BoxProblem):
     """A nu machine: a box problem with two groups of variables, those of each sign, whose sums are given.
 
@@ -97,9 +97,8 @@ class NuProblem(BoxProblem):
     Build it with `nu_problem`; e is the sum of each group.
     """
 
-    __repr__ = in_a_line
-
     kind = "nu"
+    loss = "nu: hinge at a C that nu sets"  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
     parameter = None
     restricts = corrects = differentiable = False
 

@@ -18,7 +18,7 @@ from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems import arguments
 from jaxsvm.problems.contract import Parametric, Problem
-from jaxsvm.runtime.arrays import computed, filled, owned
+from jaxsvm.runtime.arrays import computed, filled, in_a_line, owned, summary
 from jaxsvm.runtime.programs import BRIEF, Program
 
 
@@ -29,9 +29,19 @@ class OfSamples(Parametric):
     squares: Float[Array, " n"]  # `K_ii + offset`
 
     operator = "gram"
+    loss: ClassVar[str]  # what the problem sums, for people; f is the decision function
     vectors: ClassVar[tuple[str, ...]] = ("y", "squares")  # fields of shape `(n,)` but `weight`
     needs_classes: ClassVar[bool] = True  # whether other weights must leave a sample of each class
     C: Any
+
+    def __repr__(self) -> str:
+        """Say in a line which loss, parameter, bias, samples and kernel it has; without arrays, list the fields."""
+        if not hasattr(self.y, "shape"):
+            return in_a_line(self)
+        bias = "free bias" if self.free_bias else "regularized bias" if self.offset else "no bias"
+        parameter = f"{self.parameter or 'e'}={summary(getattr(self, self.parameter or 'e'))}"
+        gram = f"{type(self.gram).__name__} of {summary(getattr(self.gram, 'kernel', None))}"
+        return f"{type(self).__name__}({self.loss}, {parameter}, {bias}, {self.n} samples in {self.dtype}, {gram})"
 
     @property
     def n(self) -> int:

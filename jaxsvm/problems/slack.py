@@ -32,11 +32,11 @@ from jaxsvm.problems.samples import OfSamples, checked, squares
 from jaxsvm.problems.water_level import WaterLevel, level_by_bisection, water_level, water_level_with_bias
 from jaxsvm.results.fit import Answer, Certificate, Fit, require_fit
 from jaxsvm.results.judge import balances, is_weights, judged
-from jaxsvm.runtime.arrays import Number, computed, in_a_line, on_device, owned, require_positive, transfers
+from jaxsvm.runtime.arrays import Number, computed, on_device, owned, require_positive, transfers
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class SlackProblem(OfSamples):
     """The slack-constrained hinge SVM. Build it with `slack_problem`.
 
@@ -44,9 +44,8 @@ class SlackProblem(OfSamples):
     distribution p, the dual variable.
     """
 
-    __repr__ = in_a_line
-
     kind = "slack"
+    loss = "hinge, of a slack of nu a sample"
     solved_by = "StochasticBatchPerceptron"
     parameter = "nu"
     of_level = True

@@ -35,17 +35,16 @@ from jaxsvm.problems.contract import Differentiable, Restrictable, SimplexForm, 
 from jaxsvm.problems.samples import OfSamples, checked, negligible, picked, squares
 from jaxsvm.results.fit import Active, Answer, Certificate, Fit, Point, Values
 from jaxsvm.results.judge import balances, is_weights, judged
-from jaxsvm.runtime.arrays import computed, filled, in_a_line, on_device, transfers
+from jaxsvm.runtime.arrays import computed, filled, on_device, transfers
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class SquaredHingeProblem(OfSamples, SimplexForm, Restrictable, Differentiable):  # pyright: ignore
     """The squared-hinge SVM on the simplex. Build it with `svm_problem`."""
 
-    __repr__ = in_a_line
-
     kind = "squared hinge"
+    loss = "squared hinge: C / 2 max(0, 1 - y f)^2"
     solved_by = "FrankWolfe"
     parameter = "C"
     bounded = False
