@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import is_concrete
@@ -24,7 +25,7 @@ from jaxsvm.numerics.sizes import in_smallest, size_classes, sizes_of_factors
 from jaxsvm.problems.contract import Differentiable, Problem
 from jaxsvm.problems.measured import MEASURED as PROBLEMS
 from jaxsvm.results.fit import Active, Point
-from jaxsvm.runtime.arrays import promoting
+from jaxsvm.runtime.arrays import promoting, tangent_of
 from jaxsvm.runtime.loops import varying, while_loop
 
 
@@ -106,7 +107,7 @@ def exact(problem: Differentiable, active: Active, system: System, point: Point)
     return point
 
 
-@exact.defjvp
+@partial(exact.defjvp, symbolic_zeros=True)
 @promoting()
 def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
     """Solve the equations for the tangent: on the right is the derivative of their residual at a fixed (a, b)."""
@@ -120,16 +121,12 @@ def _(primals: Any, tangents: Any) -> tuple[Point, Point]:
         s = jnp.zeros((), a.dtype) if c is None else problem.e - matmul(c, a)
         return a, products, problem.targets - products - problem.ridge * a, s
 
-    fixed, products, r, s = jax.jvp(missed, (problem,), tangents[:1])[1]
+    fixed, products, r, s = tangent_of(missed, (problem,), tangents[:1])
     a, b = _solve(problem, system, r, s, problem.ridge)
     products = products + problem.signed.matvec(a)
     if c is not None:
-
-        def middle() -> Array:
-            at, moves = (problem, point.products - point.b * c), (tangents[0], products)
-            return jax.jvp(lambda problem, products: cast(Any, problem).best_bias(products), at, moves)[1]
-
-        b = _or_middle(problem, system, b, middle)
+        at, moves = (problem, point.products - point.b * c), (tangents[0], products)
+        b = _or_middle(problem, system, b, lambda: tangent_of(cast(Any, type(problem)).best_bias, at, moves))
         products = products + b * c
     return point, varying(Point(fixed + a, b, products))
 
@@ -412,7 +409,7 @@ def summable(
     return coefficients
 
 
-@summable.defjvp
+@partial(summable.defjvp, symbolic_zeros=True)
 @promoting()
 def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
     (coefficients, X, returned), (moved, dX, _) = primals, tangents
@@ -423,8 +420,8 @@ def _(dtype: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
     scale = jnp.maximum(jnp.abs(constant).max(axis=0), jnp.finfo(dtype).tiny)
     X = jnp.concatenate([constant / scale[None, :], jnp.ones_like(constant[:, :1])], axis=1)
     carriers = jnp.where(spare[:, None], X, 0)
-    missed = jnp.append(matmul(dX.T, off) / scale, 0)
-    moved = moved + matmul(carriers, _least_squares(carriers, missed))
+    if not isinstance(dX, SymbolicZero):
+        moved = moved + matmul(carriers, _least_squares(carriers, jnp.append(matmul(dX.T, off) / scale, 0)))
 
     def forward(_: Any, v: Array) -> Array:
         kept = rounded(v, dtype)

@@ -1,7 +1,7 @@
 """The signed matrix `y_i y_j (K_ij + offset)` of problems of two classes, for any Gram operator of K."""
 
 import dataclasses
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,30 +37,29 @@ class SignedGram:
 
     def diag(self) -> Float[Array, " n"]:
         """Return `B_ii`."""
-        return self.gram.diag().astype(self.y.dtype) + self.offset
+        return self._with_constant(self.gram.diag().astype(self.y.dtype), 1)
 
     def matvec(self, v: Float[Array, "n *L"]) -> Float[Array, "n *L"]:
         """Return `B v` of each column."""
         y = self._signs
         signed = y * v
-        return y * (self.gram.matvec(signed) + self.offset * signed.sum(axis=0, keepdims=True))
+        return y * self._with_constant(self.gram.matvec(signed), signed.sum(axis=0, keepdims=True))
 
     def support_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return `B v` at the cost of the rows where v is not 0: for solvers, not for derivatives."""
         signed = self.y * v
-        return self.y * (self.gram.support_matvec(signed) + self.offset * sums(signed)[0])
+        return self.y * self._with_constant(self.gram.support_matvec(signed), sums(signed)[0])
 
     def few_rows_matvec(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return `B v` from the few rows where v is not 0, also of a stored matrix; in v's dtype."""
-        signed = self.y * v
-        gram = self.gram
+        signed, gram = self.y * v, self.gram
         product = weighted_rows(signed, cast(DenseGram, gram).K) if gram.stored else gram.support_matvec(signed)
-        return self.y * (product.astype(v.dtype) + self.offset * signed.sum())
+        return self.y * self._with_constant(product.astype(v.dtype), signed.sum())
 
     def quadratic_form(self, v: Float[Array, " n"]) -> Float[Array, ""]:
         """Return `v' B v`, by tiles; its derivatives need no n x n matrix of their own."""
         signed = self._signs * v
-        return matmul(signed, self.gram.matvec(signed)) + self.offset * signed.sum() ** 2
+        return self._with_constant(matmul(signed, self.gram.matvec(signed)), signed.sum() ** 2)
 
     @property
     def _signs(self) -> Float[Array, "n *L"]:
@@ -68,4 +67,7 @@ class SignedGram:
 
     def _signed(self, signs: Array, K: Array) -> Array:
         """Multiply in the wider of the two dtypes: in the narrower one `K + offset` would be rounded."""
-        return signs * (K.astype(jnp.result_type(K.dtype, signs.dtype)) + self.offset)
+        return signs * self._with_constant(K.astype(jnp.result_type(K.dtype, signs.dtype)), 1)
+
+    def _with_constant(self, of_kernel: Array, of_ones: Any) -> Array:
+        return of_kernel + self.offset * of_ones if self.offset else of_kernel

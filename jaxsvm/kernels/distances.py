@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import is_concrete
@@ -34,7 +33,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import matmul
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.points.rows import CSR, transposed_product
-from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device, promoting
+from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device, promoting, tangent_of
 from jaxsvm.runtime.loops import cond, scan
 from jaxsvm.runtime.programs import Program
 
@@ -133,13 +132,7 @@ def _one_by_one(x: Array, z: Array, weights: Array, size: Callable[[Array], Arra
 
 @promoting()
 def _derivative_by_features(size: Any, primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
-    moving = [k for k, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
-
-    def of_moving(*values: Array) -> Array:
-        x, z, weights = (dict(zip(moving, values, strict=True)).get(k, primal) for k, primal in enumerate(primals))
-        return _one_by_one(x, z, weights, size)
-
-    _, slope = jax.jvp(of_moving, tuple(primals[k] for k in moving), tuple(tangents[k] for k in moving))
+    slope = tangent_of(functools.partial(_one_by_one, size=size), primals, tangents)
     return _by_blocks(*primals, size), slope
 
 

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.flatten_util import ravel_pytree
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.derivatives.support_equations import Inside, Shift, Solved, exact, plan, solved, summable, unsummable
 from jaxsvm.numerics.precision import bits_of, cast, in_double, like, of_bits, rounded, widened
 from jaxsvm.problems.contract import Differentiable, Problem, require_differentiable
 from jaxsvm.results.fit import Active, Fit, Status, Values, values_of
-from jaxsvm.runtime.arrays import promoting
+from jaxsvm.runtime.arrays import promoting, tangent_of
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import affordable
@@ -139,7 +139,7 @@ def _differentiable(problem: Problem, values: Values, status: Array) -> Values:
     return values
 
 
-@_differentiable.defjvp
+@partial(_differentiable.defjvp, symbolic_zeros=True)
 @promoting()
 def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
     """Return the values and the tangents of the exact solution on their support."""
@@ -147,9 +147,9 @@ def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
     problem = require_differentiable(problem)
     active, bits, agree = settled(problem, problem.active_set(values))
     of = in_double(_values_of)
-    push = partial(_push, lambda problem: of(problem, active, bits, values.dual_coef), problem)
+    push = partial(tangent_of, lambda problem: of(problem, active, bits, values.dual_coef), (problem,))
     # At the next order the values move too: they come from the function whose rule this is.
-    moved = _or_nan(_failed(status, agree), push, dproblem)
+    moved = _or_nan(_failed(status, agree), push, (dproblem,))
     coefficients = _or_nan(unsummable(problem, values.dual_coef), lambda part: part, moved.dual_coef)
     return _differentiable(problem, values, status), moved._replace(dual_coef=coefficients)
 
@@ -161,7 +161,7 @@ def _optimal_value(problem: Problem, values: Values, status: Array, value: Array
     return value
 
 
-@_optimal_value.defjvp
+@partial(_optimal_value.defjvp, symbolic_zeros=True)
 @promoting()
 def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
     """Return the value, and the tangent of the Lagrangian: to first order the motion of the solution adds nothing.
@@ -175,11 +175,11 @@ def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
     if jnp.finfo(problem.dtype).bits < 64:
         active, bits, agree = settled(problem, problem.active_set(values))
         of = in_double(_lagrangian_of)
-        push = partial(_push, lambda moving: of(moving, problem, active, bits), problem)
+        push = partial(tangent_of, lambda moving: of(moving, problem, active, bits), (problem,))
     else:
         solution = _differentiable(problem, values, status)
-        push = partial(_push, lambda problem: problem.lagrangian(solution), problem)
-    return _optimal_value(problem, values, status, value), _or_nan(_failed(status, agree), push, dproblem)
+        push = partial(tangent_of, lambda problem: problem.lagrangian(solution), (problem,))
+    return _optimal_value(problem, values, status, value), _or_nan(_failed(status, agree), push, (dproblem,))
 
 
 @Program.full()
@@ -209,36 +209,27 @@ def _or_nan(failed: Array, push: Callable[[Any], Any], tangents: Any) -> Any:
     Backward, a failed fit whose cotangents are all 0 (its caller has masked it) must give 0, and what the function
     itself makes of them may be NaN. So both ends of it are linear solves with an identity, which let a transposed
     solve be stated: at the result cotangents become 0, and a flag says whether they were; at the other end the flag
-    replaces what comes back. All numbers of an end are one vector, since JAX has no derivative of a solve of which
-    only a part moves.
+    replaces what comes back. Each array has a solve of its own, so that what does not move, or is not asked for, costs
+    nothing; the flag is one more number of it, since JAX has no derivative of a solve of which only a part moves.
     """
-    leaves, tree = jax.tree.flatten(tangents)
-    places = [k for k, leaf in enumerate(leaves) if jnp.size(leaf) and getattr(leaf, "dtype", 0) != jax.dtypes.float0]
-    moving, unravel = ravel_pytree([leaves[k] for k in places])
+    flags, solve = [], partial(lax.custom_linear_solve, lambda known: known)
+
+    def enter(leaf: Any) -> Any:
+        if isinstance(leaf, SymbolicZero):
+            return leaf
+        moving = solve(jnp.append(leaf, 0), lambda _, known: known, entered)
+        flags.append(moving[-1])
+        return moving[:-1].reshape(jnp.shape(leaf))
 
     def entered(_: Any, known: Array) -> Array:
-        return jnp.where(failed, known[-1], known).at[-1].set(0)
+        return jnp.append(jnp.where(failed, known[-1], known[:-1]), 0)
 
-    def leave(_: Any, known: Array) -> Array:
-        return jnp.where(failed, jnp.nan, known)
+    def leave(part: Array) -> Array:
+        given = jnp.append(part, jnp.asarray(sum(flags), part.dtype))
+        return solve(given, lambda _, v: jnp.where(failed, jnp.nan, v), masked)[:-1].reshape(part.shape)
 
     def masked(_: Any, known: Array) -> Array:
         asked = jnp.where((known != 0).any(), jnp.asarray(jnp.nan, known.dtype), 0)
-        return jnp.where(failed, 0, known).at[-1].set(asked)
+        return jnp.append(jnp.where(failed, 0, known[:-1]), asked)
 
-    zero = jnp.zeros((1,), moving.dtype)
-    moving = lax.custom_linear_solve(_same, jnp.concatenate([moving, zero]), lambda _, known: known, entered)
-    for k, leaf in zip(places, unravel(moving[:-1]), strict=True):
-        leaves[k] = leaf
-    pushed, shape = ravel_pytree(push(jax.tree.unflatten(tree, leaves)))
-    pushed = jnp.concatenate([pushed, moving[-1:].astype(pushed.dtype)])
-    return shape(lax.custom_linear_solve(_same, pushed, leave, masked)[:-1])
-
-
-def _same(known: Array) -> Array:
-    return known
-
-
-def _push(function: Any, problem: Differentiable, dproblem: Any) -> Any:
-    """Return the tangent of `function(problem)` in the direction `dproblem`."""
-    return jax.jvp(function, (problem,), (dproblem,))[1]
+    return jax.tree.map(leave, push(jax.tree.map(enter, tangents)))

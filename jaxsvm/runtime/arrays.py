@@ -19,6 +19,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import take_current_trace
 
 from jaxsvm.errors import InputError, is_concrete
@@ -325,6 +326,18 @@ def promoting() -> Iterator[None]:
     """
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         yield
+
+
+def tangent_of(function: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+    """Return the tangent of `function(*primals)`; what does not move, a `SymbolicZero`, is not differentiated."""
+    leaves, tree = jax.tree.flatten(primals)
+    moving = {k: leaf for k, leaf in enumerate(jax.tree.leaves(tangents)) if not isinstance(leaf, SymbolicZero)}
+
+    def of_moving(*values: Any) -> Any:
+        moved = dict(zip(moving, values, strict=True))
+        return function(*tree.unflatten([moved.get(k, leaf) for k, leaf in enumerate(leaves)]))
+
+    return jax.jvp(of_moving, tuple(leaves[k] for k in moving), tuple(moving.values()))[1]
 
 
 def automatic_context(*arguments: Any) -> contextlib.AbstractContextManager[Any]:
