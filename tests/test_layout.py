@@ -49,7 +49,7 @@ LINES = {
     "designs": 2_085,
     "estimators": 2_432,
     "face": 310,
-    "gram": 1_177,
+    "gram": 1_179,
     "kernels": 919,
     "loop": 2_424,
     "model_selection": 925,
