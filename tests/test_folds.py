@@ -209,13 +209,16 @@ def test_landmarks_come_from_the_training_part(kernel, sparse):
     train, test = np.arange(0, 40, 2), np.arange(1, 40, 2)
     x[test[0]] = 30.0  # of all points the first that pivots would choose
     form = scipy.sparse.csr_matrix if sparse else np.asarray
+    seen = []
     found = jaxsvm.cross_validate(
         jaxsvm.svm_problem(jaxsvm.gram(kernel, form(x), rank=6), y),
         [1.0],
         [(train, test)],
         score="squared_hinge",
         tol=1e-12,
+        callback=lambda place, fit: seen.append((place, fit.status.name)),
     )
+    assert seen == [(0, found.status.name.item())]
     alone = jaxsvm.svm_problem(jaxsvm.gram(kernel, form(x[train]), rank=6), y[train], 1.0)
     values = jaxsvm.decision_function(jaxsvm.fit(alone, jaxsvm.FrankWolfe(tol=1e-12)), alone, form(x[test]))
     want = -np.mean(np.maximum(0, 1 - y[test] * np.asarray(values)) ** 2)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from sklearn import svm
 from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import KFold, cross_val_score
 from sklearn.svm import LinearSVC
 
 import jaxsvm
@@ -57,3 +58,34 @@ def test_machines_of_libsvm_are_problems_of_the_library(kind):
     for wrong in (0.0, np.inf):
         with pytest.raises(jaxsvm.InputError, match="C is" if kind == "svr" else "nu is"):
             problem(wrong)
+
+
+def test_regression_is_scored_and_predicted_as_by_scikit_learn():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((90, 3))
+    y = np.sin(x[:, 0]) + x[:, 1] / 3
+    problem, Cs = jaxsvm.svr_problem(jaxsvm.gram(RBF(0.3), x), y, epsilon=0.05), [0.1, 10.0]
+    seen = []
+    found = jaxsvm.cross_validate(problem, Cs, KFold(5), tol=1e-6, callback=lambda place, fit: seen.append(place))
+    assert sorted(seen) == 5 * [0] + 5 * [1]
+    of = [cross_val_score(svm.SVR(C=C, epsilon=0.05, gamma=0.3, tol=1e-6), x, y, cv=KFold(5)) for C in Cs]
+    np.testing.assert_allclose(found.scores.T, of, atol=1e-4)
+    weight = np.r_[np.zeros(10), np.ones(80)]
+    part = jaxsvm.svr_problem(jaxsvm.gram(RBF(0.3), x), y, epsilon=0.05, sample_weight=weight)
+    folds = [(train + 10, test + 10) for train, test in KFold(4).split(y[10:])]
+    alone = jaxsvm.svr_problem(jaxsvm.gram(RBF(0.3), x[10:]), y[10:], epsilon=0.05)
+    scores = [jaxsvm.cross_validate(*of, tol=1e-6).scores for of in ((part, Cs, folds), (alone, Cs, KFold(4)))]
+    np.testing.assert_allclose(*scores, atol=1e-5)
+
+    fit, values = jaxsvm.fit(problem, tol=1e-6), svm.SVR(epsilon=0.05, gamma=0.3, tol=1e-6).fit(x, y).predict(x)
+    np.testing.assert_allclose(jaxsvm.predict(fit, problem, x), values, atol=1e-4)
+    np.testing.assert_allclose(jaxsvm.predict(jaxsvm.compact(fit, problem), x), values, atol=1e-4)
+    assert repr(problem).startswith(
+        "RegressionProblem(epsilon-insensitive: C max(0, |y - f| - epsilon), C=1, free bias"
+    )
+    assert "90 samples" in repr(problem)
+    for score, folds, wrong in (("accuracy", 5, "one of r2"), (None, 90, "two targets that differ")):
+        with pytest.raises(jaxsvm.InputError, match=wrong):
+            jaxsvm.cross_validate(problem, Cs, folds, score=score)
+    with pytest.raises(jaxsvm.InputError, match="a grid of C is for"):
+        jaxsvm.C_grid(problem)

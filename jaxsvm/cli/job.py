@@ -211,13 +211,12 @@ def _of_pairs(job: Job, Cs: list[float], bar: Any) -> Iterator[Any]:
 def scores_of_folds(job: Job, Cs: list[float], folds: int) -> Scores:
     """Score each C on the samples that folds leave out."""
     seed = job.options.seed
-    if len(job.classes or ()) == 2:
-        with progress_bar("folds"):
-            return jaxsvm.cross_validate(_problem(job, 1.0), Cs, folds, seed=seed, tol=job.options.tol)
-    scores, of_class = np.full((folds, len(Cs)), np.nan), np.zeros(len(job.y)) if job.classes is None else job.y
-    masks = fold_masks(of_class, folds, seed=seed)
-    if job.classes is not None:
-        require_classes(masks, job.y, np.ones(len(job.y)), "--folds")
+    if len(job.classes or ()) <= 2:
+        with progress_bar("folds", folds * len(Cs)) as bar:
+            ended = None if bar is None else lambda *_: bar(advance=1)
+            return jaxsvm.cross_validate(_problem(job, 1.0), Cs, folds, seed=seed, tol=job.options.tol, callback=ended)
+    scores, masks = np.full((folds, len(Cs)), np.nan), fold_masks(job.y, folds, seed=seed)
+    require_classes(masks, job.y, np.ones(len(job.y)), "--folds")
     for number, (train, test) in enumerate(masks):
         weight = train.astype(job.options.dtype) * (1 if job.weight is None else job.weight)
         part = dataclasses.replace(job, weight=weight)

@@ -22,11 +22,9 @@ from jaxsvm.cli.report import check_writable, complain, finish, interruptible, p
 from jaxsvm.errors import require, require_package
 from jaxsvm.model_selection.cross_validation import Scores
 from jaxsvm.models.model import Model
-from jaxsvm.plots.pictures import BLUE, GREEN, ORANGE, draw, panels_of, path_scores
+from jaxsvm.plots.pictures import drawn, path_scores
 from jaxsvm.results.fit import Status
 
-DRAWN = {"relative_gap": BLUE, "primal": ORANGE, "support": GREEN}
-"""What of a path is drawn, and its colour."""
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Path over C: {name}</title><style>
@@ -164,11 +162,13 @@ def _page(report: dict[str, Any], scores: Scores | None) -> str:
     console = Console(record=True, file=io.StringIO(), width=160, markup=False, highlight=False)
     for part in parts_of(report):
         console.print(part)
-    rows = sorted(report["path"], key=lambda row: row["C"])
-    drawn: list[Any] = [_panels(rows)]
+    rows = report["path"]
+    Cs, codes = np.array([row["C"] for row in rows]), np.array([Status[row["status"]] for row in rows])
+    names = ("relative_gap", "primal", "support")
+    pictures: list[Any] = [drawn(Cs, codes, {name.replace("_", " "): [row[name] for row in rows] for name in names})]
     if scores is not None and np.isfinite(scores.mean).any():
-        drawn.append(path_scores(scores))
-    images = (base64.b64encode(picture._repr_png_()).decode("ascii") for picture in drawn)
+        pictures.append(path_scores(scores))
+    images = (base64.b64encode(picture._repr_png_()).decode("ascii") for picture in pictures)
     certified = f"{sum(row['certified'] for row in rows)} of {len(rows)} values of C are certified"
     return PAGE.format(
         name=html.escape(os.path.basename(report["data"])),
@@ -177,14 +177,3 @@ def _page(report: dict[str, Any], scores: Scores | None) -> str:
         report=console.export_html(code_format="<pre>{code}</pre>", inline_styles=True),
         version=jaxsvm.__version__,
     )
-
-
-def _panels(rows: list[Any]) -> Any:
-    """Draw what rows of increasing C hold, one panel each; what is not certified is crossed out and named."""
-    figure, axes = panels_of(len(DRAWN), 7, 7)
-    Cs, codes = np.array([row["C"] for row in rows]), np.array([Status[row["status"]] for row in rows])
-    for axis, (name, colour) in zip(axes, DRAWN.items(), strict=True):
-        draw(axis, Cs, np.array([row[name] for row in rows], float), codes, name != "support", colour)
-        axis.set_ylabel(name.replace("_", " "))
-    axes[-1].set_xlabel("C")
-    return figure

@@ -285,7 +285,7 @@ def fit(
 def cross_validate(
     design: Design, Cs: ArrayLike, folds: int = 5, *, loss: str = "hinge", bias: str = "regularized",
     epsilon: float = 0.1, tol: float = 1e-3, max_passes: int = 100, max_seconds: float | None = None,
-    interrupt: str = "return",
+    callback: Callable[[int, np.ndarray], object] | None = None, interrupt: str = "return",
 ) -> Scores:  # fmt: skip
     """Score values of C on folds of the rows, with the passes of all folds and values shared.
 
@@ -302,6 +302,7 @@ def cross_validate(
         tol: The certified relative gap of each machine.
         max_passes: The most passes over the rows.
         max_seconds: Begin no further pass after so many seconds.
+        callback: As in `fit`.
         interrupt: "return" or "raise" at Ctrl-C.
 
     Returns:
@@ -315,7 +316,7 @@ def cross_validate(
     _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
     machines = [Machine(float(C), k, fold) for fold in range(folds) for C in values for k in _positive(design)]
     run = Run(design, Evaluate(loss, folds), machines, bias, epsilon, tol)
-    codes = run_to_end(run, None, max_passes, max_seconds, None, None, interrupt)
+    codes = run_to_end(run, None, max_passes, max_seconds, None, callback, interrupt)
     _warn(codes, [run.certificate(k).relative_gap for k in range(len(machines))])
     best = run.points(list(range(len(machines))))._replace(w=np.stack([lane.best for lane in run.lanes]))
     missed, weight = design.total(Missed(run.evaluate, len(values)), best)

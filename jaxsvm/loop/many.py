@@ -347,7 +347,7 @@ def fit_whole(problem: Problem, tol: float) -> Fit | None:
     or has features, an equality other than that of a hinge.
     """
     rows, box = np.flatnonzero(np.asarray(problem.present)), cast(BoxProblem, problem)
-    few = type(problem) is BoxProblem and 0 < len(rows) <= MEASURED.samples_at_once
+    few = isinstance(problem, BoxProblem) and problem.groups is None and 0 < len(rows) <= MEASURED.samples_at_once
     if not (few and problem.gram.definite) or problem.gram.feature_rows is not None or jax.default_backend() != "cpu":
         return None
     n, size, free = len(rows), padded_size(len(rows)), box.c is not None

@@ -8,6 +8,7 @@ so each fold has its own Gram.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypedDict, Unpack, overload
 
@@ -81,7 +82,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
     if not (change > 0 and largest >= 10):
         raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
     require_problem(problem)
-    if problem.parameter != "C":
+    if problem.parameter != "C" or problem.regression:
         raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
     first, weights = problem.at(1.0), np.asarray(problem.weights)
     pull = np.asarray(SignedGram(problem.gram, problem.y, problem.offset).support_matvec(jnp.asarray(weights)))
@@ -104,7 +105,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
     return np.geomspace(low, max(high, 10 * low), n) if n > 1 else np.array([np.sqrt(low * max(high, 10 * low))])
 
 
-SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")
+SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")  # of classes; "r2" of regression
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +123,8 @@ class Scores:
 
     def __repr__(self) -> str:
         note = {} if self.note is None else {"note": self.note}
-        best = float(np.nanmax(self.mean, initial=-np.inf))
-        return in_a_line(self, C=self.C, best=best, C_one_standard_error=self.C_one_standard_error, **note)
+        best, C, cautious = map(np.float64, (np.nanmax(self.mean, initial=-np.inf), self.C, self.C_one_standard_error))
+        return in_a_line(self, C=C, best=best, C_one_standard_error=cautious, **note)
 
     @property
     def note(self) -> str | None:
@@ -256,12 +257,13 @@ class WidthValidation:
 class Options(TypedDict, total=False):
     """Options of `cross_validate` that do not change what it returns."""
 
-    score: str
+    score: str | None
     solver: Solver | None
     tol: ArrayLike
     seed: int
     key: Array | None
     max_seconds: float | None
+    callback: Callable[[int, Fit], object] | None
     interrupt: str
 
 
@@ -282,12 +284,13 @@ def cross_validate(
     folds: Folds = 5,
     *,
     gammas: ArrayLike | None = None,
-    score: str = "accuracy",
+    score: str | None = None,
     solver: Solver | None = None,
     tol: ArrayLike = 1e-3,
     seed: int = 0,
     key: Array | None = None,
     max_seconds: float | None = None,
+    callback: Callable[[int, Fit], object] | None = None,
     interrupt: str = "return",
 ) -> CrossValidation | WidthValidation:
     """Score values of C on held-out folds.
@@ -297,9 +300,9 @@ def cross_validate(
         >>> fit = jaxsvm.fit(problem.at(scored.C))
 
     Args:
-        problem: A problem of `svm_problem` or `hinge_problem` (or `slack_problem`, with values of nu). Its sample
-            weights count in fits and scores; its own C is not used. The landmarks of a Nystroem Gram are chosen again
-            in each fold, by the same rule, among its training samples.
+        problem: A problem of `svm_problem`, `hinge_problem` or `svr_problem` (or `slack_problem`, with values of nu).
+            Its sample weights count in fits and scores; its own C is not used. The landmarks of a Nystroem Gram are
+            chosen again in each fold, by the same rule, among its training samples.
         Cs: Values of C, `(k,)`, in any order.
         folds: The number of folds (stratified by class); or a splitter of scikit-learn (any object with `split(X, y)`);
             or pairs `(train, test)` in a list, tuple or generator (`splitter.split(x, y, groups)`), each part
@@ -307,12 +310,14 @@ def cross_validate(
             out". A sample in neither part of a pair does not count in that fold.
         gammas: Widths of the kernel, `(g,)`, in place of the problem's own: each is scored on the same folds. Distances
             are computed once where they fit beside the kernel values.
-        score: "accuracy", "balanced_accuracy" (the mean over classes) or "squared_hinge" (the loss, negated).
+        score: "accuracy" (None), "balanced_accuracy" (the mean over classes) or "squared_hinge" (the loss, negated); of
+            regression "r2" (None).
         solver: The solver of every fit; None chooses one by the problem.
         tol: The relative duality gap to certify for each fit.
         seed: The seed of the shuffle that deals samples to folds.
         key: A random key for the solver.
         max_seconds: Begin nothing more after about so many seconds, as after Ctrl-C.
+        callback: Called after each fit of each fold with the place of its C, and the fit: for a progress bar.
         interrupt: The effect of Ctrl-C: "return" the fits so far, or "raise" KeyboardInterrupt.
 
     Returns:
@@ -332,16 +337,21 @@ def cross_validate(
     if problem.parameter is None:
         raise InputError(f"problem is a {type(problem).__name__}: it has no C to choose.")
     values = np.asarray(checked_values(Cs, problem.kind), float)
-    require_one_of("score", score, SCORES)
+    scores = ("r2",) if problem.regression else SCORES
+    score = score or scores[0]
+    require_one_of("score", score, scores)
     require_whole("seed", seed, 0)
-    labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
-    masks = fold_masks(labels, folds, seed)
-    require_classes(masks, labels, weights)
+    labels, weights = _samples_of(problem)
+    masks = fold_masks(np.zeros(len(labels)) if problem.regression else labels, folds, seed)
+    if not problem.regression:
+        require_classes(masks, labels, weights)
+    elif alone := [k for k, fold in enumerate(masks) if len(np.unique(labels[fold.test & (weights > 0)])) < 2]:
+        raise InputError(f"folds: R2 needs two targets that differ; fold {alone[0]} holds out none: use fewer folds.")
     if gammas is not None:
         require_widths(problem, gammas)
     key = jax.random.key(0) if key is None else key
     require_seconds(max_seconds)
-    options = PathOptions(key, solver, tol)
+    options = PathOptions(key, solver, tol, callback=callback)
     validated = partial(_validated, values=values, masks=masks, options=options, score=score, seed=seed)
     with answering(interrupt) as stop, stop.within(max_seconds):
         if gammas is None:
@@ -350,6 +360,15 @@ def cross_validate(
             results = [validated(at_width, stop=stop) for (at_width,) in problems_at_widths(problem, gammas, options)]
     warn_of_unfinished([result.fits for result in results], values, (solver or options).tol)
     return results[0] if gammas is None else WidthValidation(np.asarray(gammas, float), tuple(results))
+
+
+def _samples_of(problem: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return label, or target, and weight of each sample, `(n,)`; variables of regression are two a sample."""
+    weights = np.asarray(problem.weights, float)
+    if not problem.regression:
+        return np.asarray(problem.y), weights
+    above, below = np.split(np.asarray(problem.q, float), 2)
+    return (above - below) / 2, weights[: len(above)]
 
 
 def _validated(
@@ -363,8 +382,9 @@ def _validated(
 ) -> CrossValidation:
     """Solve each fold, and score it on its held-out samples: one operator serves all, unless it has landmarks."""
     # Before a stopped product keeps all cores.
-    labels, weights = np.asarray(problem.y), np.asarray(problem.weights, float)
-    parts, fits = [problem.weighted(fold.train.astype(float)) for fold in masks], []
+    labels, weights = _samples_of(problem)
+    sides = problem.n // len(labels)
+    parts, fits = [problem.weighted(np.tile(fold.train, sides).astype(float)) for fold in masks], []
     if getattr(problem.gram, "landmarks", None) is None:
         fits = solve_together(parts, values, options, stop)
     else:
@@ -382,10 +402,12 @@ def _validated(
 def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray, score: str) -> np.ndarray:
     """Return the score at each C, from margins of the held-out samples in primal scale, `(k,)`."""
     held = mask & (weights > 0)
-    margins = np.asarray(fit.margins, float)[:, held]
+    margins = np.asarray(fit.margins, float)[:, : len(held)][:, held]
     unknown = ~(np.asarray(fit.certificate.relative_gap) < 1)  # as good as the point of another value
     margins[unknown | (np.asarray(fit.status) == Status.INTERRUPTED)] = np.nan
     w, sign = weights[held], labels[held]
+    if score == "r2":
+        return 1 - ((margins - sign) ** 2) @ w / (w @ (sign - np.average(sign, weights=w)) ** 2)
     if score == "squared_hinge":
         return -(w * np.maximum(0, 1 - margins) ** 2).sum(axis=1) / w.sum()
     right = np.where(np.isnan(margins), np.nan, is_right(margins, sign))

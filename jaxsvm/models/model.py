@@ -63,7 +63,8 @@ def compact(
     if not is_concrete(fit, problem):
         raise InputError("fit is being traced: the support's size is not known yet; call `compact` outside jit.")
     _require_fit_of(problem, fit)
-    coefficients, classes = fit.dual_coef, None if classes is None else tuple(np.asarray(classes, object).tolist())
+    numbers = classes is None or not isinstance(problem, Machines) and problem.regression
+    coefficients, classes = fit.dual_coef, None if numbers else tuple(np.asarray(classes, object).tolist())
     if isinstance(problem, Machines):
         coefficients, classes = coefficients.T, tuple(range(problem.classes)) if classes == (-1, 1) else classes
         if not problem.by_pairs or classes is None or len(classes) != problem.classes or problem.classes < 3:
@@ -201,7 +202,7 @@ def predict(*arguments: Any) -> Shaped[np.ndarray | Array, " m"]:
     Returns:
         The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype; for machines class
         codes, integers. 0 counts as positive. Of several classes the votes of their pairs decide, or the largest value
-        of one against the rest; a model of regression predicts its values. Under tracing, NaN has the label NaN, or -1.
+        of one against the rest; regression predicts its values. Under tracing, NaN has the label NaN, or -1.
 
     Raises:
         InputError: If the arguments do not fit together, or a decision value is NaN.
@@ -211,7 +212,7 @@ def predict(*arguments: Any) -> Shaped[np.ndarray | Array, " m"]:
         return labels_of(arguments[0], values)
     problem = arguments[1]
     if not isinstance(problem, Machines):
-        return _signs(values)
+        return values if problem.regression else _signs(values)
     _require_known(values)
     values = np.asarray(values) if is_concrete(values) else values
     best = votes(values, problem.classes) if problem.by_pairs else values.argmax(axis=1)  # the first of equals

@@ -87,8 +87,21 @@ def path_figure(
     Raises:
         InputError: If the number of scores or axes is wrong, or matplotlib is not installed.
     """
-    Cs, order = _sorted_values(path)
-    panels = _panels(path, scores)
+    Cs, _ = _sorted_values(path)
+    panels = {
+        "relative gap": path.certificate.relative_gap,
+        "primal value": path.certificate.primal,
+        "support vectors": (np.asarray(path.alphas) > 0).sum(axis=1),
+    }
+    if scores is not None:
+        if np.shape(scores) != Cs.shape:
+            raise InputError(f"scores has shape {np.shape(scores)}: one a value of C is needed, shape {Cs.shape}.")
+        panels["test accuracy"] = scores
+    return drawn(np.asarray(path.Cs), np.atleast_1d(np.asarray(path.status.code)), panels, ax)
+
+
+def drawn(Cs: np.ndarray, codes: np.ndarray, panels: Mapping[str, Any], ax: Any = None) -> Figure:
+    """Draw values by name against C, one panel each; what is not CONVERGED is crossed out and named."""
     if ax is None:
         figure, axes = panels_of(len(panels), 7, 2.1 * len(panels) + 0.6)
     else:
@@ -96,9 +109,9 @@ def path_figure(
         if len(axes) != len(panels):
             raise InputError(f"ax holds {len(axes)} axes: {len(panels)} are needed, one a panel.")
         figure = axes[0].get_figure(root=True)
-    codes = np.atleast_1d(np.asarray(path.status.code))
-    for axis, (title, values, logarithmic, colour) in zip(axes, panels, strict=True):
-        draw(axis, Cs, values[order], codes[order], logarithmic, colour)
+    order = np.argsort(Cs, kind="stable")
+    for axis, (title, values), colour in zip(axes, panels.items(), (BLUE, ORANGE, GREEN, PURPLE), strict=False):
+        _draw(axis, Cs[order], np.asarray(values, float)[order], codes[order], colour in (BLUE, ORANGE), colour)
         axis.set_ylabel(title)
         axis.grid(True, which="major", alpha=0.3)
     for axis in axes[-1:] if ax is None else axes:  # axes of the caller's may stand side by side
@@ -267,23 +280,7 @@ def _sorted_values(path: Any, part: str = "alphas", maker: str = "solve_path") -
     return Cs[order], order
 
 
-def _panels(path: Any, scores: Any) -> list[tuple[str, np.ndarray, bool, str]]:
-    """Return title, values `(k,)`, whether on a log scale, and colour of each panel."""
-    support = (np.asarray(path.alphas) > 0).sum(axis=1)
-    panels = [
-        ("relative gap", np.asarray(path.certificate.relative_gap, float), True, BLUE),
-        ("primal value", np.asarray(path.certificate.primal, float), True, ORANGE),
-        ("support vectors", support.astype(float), False, GREEN),
-    ]
-    if scores is not None:
-        scores = np.asarray(scores, float)
-        if scores.shape != (len(path),):
-            raise InputError(f"scores has shape {scores.shape}: one a value of C is needed, shape ({len(path)},).")
-        panels.append(("test accuracy", scores, False, PURPLE))
-    return panels
-
-
-def draw(axis: Any, Cs: np.ndarray, values: np.ndarray, codes: np.ndarray, logarithmic: bool, colour: str) -> None:
+def _draw(axis: Any, Cs: np.ndarray, values: np.ndarray, codes: np.ndarray, logarithmic: bool, colour: str) -> None:
     """Draw values against C, with a cross and the name of the status where that is not CONVERGED."""
     axis.set_xscale("log")
     positive = np.isfinite(values) & (values > 0)

@@ -49,6 +49,8 @@ class Problem(Protocol):
     """Whether the solution has derivatives; the problem is then `Differentiable`."""
     corrects: bool = False
     """Whether `certificates.corrections` may find a better w, where rounding stops progress."""
+    regression: bool = False
+    """Whether it learns numbers: variable i pulls sample i up, variable n / 2 + i pulls it down; margins i are f."""
     of_level: bool = False
     """Whether w has the lower value (the level of a slack problem), not the upper one."""
     free_bias: bool

@@ -20,10 +20,19 @@ from jaxsvm.results.fit import Answer, Certificate
 from jaxsvm.runtime.arrays import filled, is_numeric, on_device, owned, transfers
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, repr=False)
+class RegressionProblem(BoxProblem):
+    """Support vector regression. Build it with `svr_problem`."""
+
+    loss = "epsilon-insensitive: C max(0, |y - f| - epsilon)"  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+    regression = True
+
+
 @transfers
 def svr_problem(
     gram: Gram, y: ArrayLike, C: ArrayLike = 1.0, *, epsilon: ArrayLike = 0.1, sample_weight: ArrayLike | None = None
-) -> BoxProblem:
+) -> RegressionProblem:
     """Build support vector regression: `min 1/2 |w|^2 + sum_i C_i max(0, |y_i - f(x_i)| - epsilon)`, with a free bias.
 
     A box problem of 2 n variables on each sample taken twice: `a_i` pulls f up to `y_i - epsilon`, `a_(n + i)` down to
@@ -53,7 +62,8 @@ def svr_problem(
     sign, q = tube(y, epsilon, xp := np if is_concrete(y, epsilon) else jnp)
     upper = 1.0 if weight is None else jnp.tile(weight, 2)
     both = among(gram, on_device(np.tile(np.arange(n, dtype=np.int32), 2)))
-    problem = box_problem(both, xp.asarray(q, dtype), upper, y=sign, c=sign).at(penalty)
+    box = box_problem(both, xp.asarray(q, dtype), upper, y=sign, c=sign).at(penalty)
+    problem = RegressionProblem(**{field.name: getattr(box, field.name) for field in dataclasses.fields(box)})
     return problem if is_concrete(usable) else dataclasses.replace(problem, feasible=problem.feasible & usable)
 
 

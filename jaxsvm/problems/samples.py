@@ -41,7 +41,8 @@ class OfSamples(Parametric):
         bias = "free bias" if self.free_bias else "regularized bias" if self.offset else "no bias"
         parameter = f"{self.parameter or 'e'}={summary(getattr(self, self.parameter or 'e'))}"
         gram = f"{type(self.gram).__name__} of {summary(getattr(self.gram, 'kernel', None))}"
-        return f"{type(self).__name__}({self.loss}, {parameter}, {bias}, {self.n} samples in {self.dtype}, {gram})"
+        samples = f"{self.n // 2 if self.regression else self.n} samples in {self.dtype}"
+        return f"{type(self).__name__}({self.loss}, {parameter}, {bias}, {samples}, {gram})"
 
     @property
     def n(self) -> int:

@@ -15,7 +15,7 @@ from jaxsvm.runtime.arrays import has_values, in_a_line
 
 
 class Status(enum.IntEnum):
-    """How a fit ended. Compiled code carries the integer, one a lane; `Fit.status.name` is for the host."""
+    """How a fit ended: in arrays an integer, one a lane; `Status(3).name` or `Fit.status.name` is its name."""
 
     RUNNING = 0
     """Not ended; only callbacks see it."""
@@ -429,7 +429,7 @@ class History:
 
     Attributes:
         lines: `(seconds, steps, kernel evaluations, primal, dual, relative gap)` of the best certified point at each
-            call; seconds since this history was made.
+            call; seconds since this history was made: of a first fit compilation too, so fit twice.
     """
 
     def __init__(self) -> None:
