@@ -265,7 +265,7 @@ def _assessed(
     if how.provisional:
         certified = certified._replace(certificate=wide.certificate(point, s))
     excess = stop_excess(wide, solver, point, s, certified.certificate)
-    sound = jnp.isfinite(R) & jnp.isfinite(s).all() & jnp.isfinite((point * s).sum())
+    sound = jnp.isfinite(R) & jnp.isfinite((point * s).sum())  # no product with an infinite s is finite
     indefinite = fresh.indefinite | wide.indefinite(R)
     if not wide.gram.definite:
         indefinite = once(

@@ -128,14 +128,19 @@ def checked(problem: P, usable: Any = True, classes: bool = True) -> P:
     """
     C, weight = problem.C, problem.weight
     arguments.require_costs(C, weight, problem.dtype)
-    if classes and is_concrete(problem.y, weight):
+    known = is_concrete(problem.y, weight)
+    if classes and known:
         arguments.require_both_classes(problem.y, weight)
-    if is_concrete(problem.y, C, weight):
+    if known and is_concrete(C):
         return problem
-    present = problem.present
-    holds = arguments.costs_hold(problem.costs, present) & arguments.costs_hold(problem.weights, present)
-    enough = arguments.two_classes(problem.y, present) if classes else present.any()
-    return dataclasses.replace(problem, feasible=problem.feasible & usable & enough & holds)
+    usable, present = problem.feasible & usable, problem.present
+    if weight is not None:
+        usable = usable & arguments.costs_hold(problem.costs, present) & arguments.costs_hold(weight, present)
+    else:
+        usable = usable & arguments.costs_hold(C, True)
+    if not known:
+        usable = usable & (arguments.two_classes(problem.y, present) if classes else present.any())
+    return dataclasses.replace(problem, feasible=usable)
 
 
 def squares(gram: Gram, dtype: Any, offset: float) -> Float[Array, " n"]:
