@@ -15,7 +15,7 @@ agree. If they never do, if a fit has no solution, or if a system cannot be solv
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import affordable
 
+_T = TypeVar("_T")
+
 
 def differentiable(problem: Problem, fit: Fit) -> Fit:
     """Attach the derivatives of the solution with respect to the problem to a fit; those that it has are dropped.
@@ -40,7 +42,7 @@ def differentiable(problem: Problem, fit: Fit) -> Fit:
     """
     fit = lax.stop_gradient(fit)
     values, status = values_of(fit), fit.status.code
-    primal, dual = (_optimal_value(problem, values, status, side) for side in fit.certificate[:2])
+    primal, dual = _optimal_value(problem, values, status, fit.certificate[:2])
     certificate = fit.certificate._replace(primal=primal, dual=dual)
     return Fit(*_differentiable(problem, values, status), certificate, fit.status, fit.counters)
 
@@ -155,21 +157,21 @@ def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
 
 
 @jax.custom_jvp
-def _optimal_value(problem: Problem, values: Values, status: Array, value: Array) -> Array:
-    """Return the value; the rule below uses the other arguments."""
+def _optimal_value(problem: Problem, values: Values, status: Array, bounds: _T) -> _T:
+    """Return bounds of the value; the rule below uses the other arguments."""
     del problem, values, status
-    return value
+    return bounds
 
 
 @partial(_optimal_value.defjvp, symbolic_zeros=True)
 @promoting()
-def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """Return the value, and the tangent of the Lagrangian: to first order the motion of the solution adds nothing.
+def _envelope(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """Return the bounds, and the tangent of the Lagrangian: to first order the motion of the solution adds nothing.
 
     At the next order it does. Rounded coefficients are no optimum, so for a narrow dtype the solution of the system
     replaces them.
     """
-    (problem, values, status, value), (dproblem, *_) = primals, tangents
+    (problem, values, status, bounds), (dproblem, *_) = primals, tangents
     problem = require_differentiable(problem)
     agree = jnp.asarray(True)
     if jnp.finfo(problem.dtype).bits < 64:
@@ -179,7 +181,8 @@ def _envelope(primals: Any, tangents: Any) -> tuple[Array, Array]:
     else:
         solution = _differentiable(problem, values, status)
         push = partial(tangent_of, lambda problem: problem.lagrangian(solution), (problem,))
-    return _optimal_value(problem, values, status, value), _or_nan(_failed(status, agree), push, (dproblem,))
+    moved = _or_nan(_failed(status, agree), push, (dproblem,))
+    return _optimal_value(problem, values, status, bounds), jax.tree.map(lambda _: moved, bounds)
 
 
 @Program.full()

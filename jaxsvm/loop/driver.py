@@ -132,7 +132,7 @@ def fit(
             result = drive(*constant, stop=stop, callback=callback, options=options)
         warn_of_rounded_values(problems, result, float(constant[1].tol))
         # Traced for derivatives alone: these rest on the solution, not on the steps.
-        return result if concrete else differentiable(problem, result)
+        return result if concrete else jax.jit(differentiable)(problem, result)
     if max_seconds is not None or callback is not None:
         where = "concrete arrays: call `fit` outside jit and vmap" if not concrete else "a mesh of one process"
         raise InputError(f"max_seconds and callback need {where}.")
