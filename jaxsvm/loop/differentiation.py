@@ -15,7 +15,7 @@ agree. If they never do, if a fit has no solution, or if a system cannot be solv
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +31,6 @@ from jaxsvm.runtime.arrays import promoting, tangent_of
 from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import affordable
-
-_T = TypeVar("_T")
-
 
 def differentiable(problem: Problem, fit: Fit) -> Fit:
     """Attach the derivatives of the solution with respect to the problem to a fit; those that it has are dropped.
@@ -157,7 +154,7 @@ def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
 
 
 @jax.custom_jvp
-def _optimal_value(problem: Problem, values: Values, status: Array, bounds: _T) -> _T:
+def _optimal_value(problem: Problem, values: Values, status: Array, bounds: Any) -> Any:
     """Return bounds of the value; the rule below uses the other arguments."""
     del problem, values, status
     return bounds

@@ -134,10 +134,8 @@ def checked(problem: P, usable: Any = True, classes: bool = True) -> P:
     if known and is_concrete(C):
         return problem
     usable, present = problem.feasible & usable, problem.present
-    if weight is not None:
-        usable = usable & arguments.costs_hold(problem.costs, present) & arguments.costs_hold(weight, present)
-    else:
-        usable = usable & arguments.costs_hold(C, True)
+    for values in (C[None],) if weight is None else (problem.costs, weight):
+        usable = usable & arguments.costs_hold(values, present)
     if not known:
         usable = usable & (arguments.two_classes(problem.y, present) if classes else present.any())
     return dataclasses.replace(problem, feasible=usable)
