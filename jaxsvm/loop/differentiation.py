@@ -32,6 +32,7 @@ from jaxsvm.runtime.loops import in_groups, while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import affordable
 
+
 def differentiable(problem: Problem, fit: Fit) -> Fit:
     """Attach the derivatives of the solution with respect to the problem to a fit; those that it has are dropped.
 

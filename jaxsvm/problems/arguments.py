@@ -146,7 +146,8 @@ def require_costs(C: Any, weight: Any, dtype: Any) -> None:
         )
 
 
-def costs_hold(costs: Any, present: Any) -> Any:
-    """Return whether the dtype holds the costs of all present samples, `()`: `require_costs` under tracing."""
-    least = jnp.finfo(costs.dtype).tiny
-    return jnp.where(present, (costs >= least) & (costs <= 1 / least), True).all()
+def costs_hold(C: Any, weight: Any) -> Any:
+    """Return whether the dtype holds weights and costs of all present samples, `()`: `require_costs` under tracing."""
+    least = jnp.finfo(C.dtype).tiny
+    values = C if weight is None else jnp.where(weight > 0, jnp.stack([weight, C * weight]), 1)
+    return ((values >= least) & (values <= 1 / least)).all()

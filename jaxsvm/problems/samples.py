@@ -133,9 +133,7 @@ def checked(problem: P, usable: Any = True, classes: bool = True) -> P:
         arguments.require_both_classes(problem.y, weight)
     if known and is_concrete(C):
         return problem
-    usable, present = problem.feasible & usable, problem.present
-    for values in (C[None],) if weight is None else (problem.costs, weight):
-        usable = usable & arguments.costs_hold(values, present)
+    usable, present = problem.feasible & usable & arguments.costs_hold(C, weight), problem.present
     if not known:
         usable = usable & (arguments.two_classes(problem.y, present) if classes else present.any())
     return dataclasses.replace(problem, feasible=usable)
