@@ -1,6 +1,7 @@
 """Derivatives of hinge solutions: free samples move, bounded ones stay at their bound."""
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from oracle_hinge import parabola
 import jaxsvm
 from jaxsvm import SMO, implicit
 from jaxsvm.kernels import RBF, Linear, Precomputed
+from jaxsvm.results.fit import Active
 
 STEP = 1e-5
 CLOSE = 1e-5
@@ -119,6 +121,21 @@ def test_a_kink_is_flagged():
     distance = np.abs(np.asarray(fit.margins) - 1) + np.where(np.asarray(fit.alpha) % 3.0 > 1e-9, np.inf, 0)
     flagged = np.flatnonzero(implicit.one_sided(problem, fit, distance.min() * 1.01))
     assert flagged.tolist() == [int(distance.argmin())]
+
+
+def test_active_sets_by_hand():
+    """Margins count in units of q, or of 1 if it is smaller; what is absent is in no set."""
+    q, upper = np.array([8.0, 1.0, 0.0, 0.0, 1.0, 1.0]), np.array([1.0, 1.0, 1.0, 1.0, 0.0, 1.0])
+    a, margins = np.array([0.5, 0.5, 0.5, 0.5, 0.0, 0.0]), np.array([7.2, 0.3, -0.2, -0.7, 0.0, 3.0])
+    gram = jaxsvm.gram(Precomputed(), np.eye(6))
+    here = jaxsvm.box_problem(gram, q, upper)
+    found = here.active_set(SimpleNamespace(alpha=jnp.asarray(a), margins=jnp.asarray(margins)))
+    np.testing.assert_array_equal(found.free, [True, False, True, False, False, False])
+    np.testing.assert_array_equal(found.bound, [False, True, False, True, False, False])
+    none = Active(*jnp.zeros((2, 6), bool))
+    again = here.active_set(SimpleNamespace(alpha=jnp.zeros(6), margins=jnp.asarray(margins)), none)
+    np.testing.assert_array_equal(again.free, [True, True, True, True, False, False])
+    assert not again.bound.any()
 
 
 def test_another_support_is_no_solution():

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import samples
+from oracle import solve_svm
 from oracle_hinge import box_solution
 from scipy.optimize import linprog
 from test_contract import PROBLEMS, each, problem, solved
@@ -184,6 +185,31 @@ def test_the_objective_knows_no_scale_and_the_diameter_is_of_the_largest_ridge()
     s = here.matvec(alpha)
     np.testing.assert_allclose(here.objective(3 * alpha, 3 * s), alpha @ s, rtol=1e-12)
     np.testing.assert_allclose(here.diameter_squared, 1 + 1 / (2 * 0.5), rtol=1e-12)
+
+
+def test_running_certificates_of_the_simplex_are_those_of_long_double():
+    """Of a point in any scale; an optimum's gap, which rounding makes negative here and there, is no refusal."""
+    weight, C = np.linspace(0.5, 2, samples.N), 50.0
+    here, (_, y) = svm_problem(samples.gram(), samples.data()[1], C, bias="none", sample_weight=weight), samples.data()
+    costs, Q = np.asarray(C * weight, np.longdouble), np.outer(y, y) * samples.kernel_matrix()
+    optimum = solve_svm(samples.kernel_matrix(), y, C, weight, bias=False).alpha
+    running = jax.jit(jax.vmap(here.certificate))
+    for a in (optimum, optimum + 1e-3, weight):
+        points = jnp.asarray(np.linspace(0.1, 3, 64)[:, None] * a)
+        products = points @ jnp.asarray(Q) + points / (C * weight)
+        beta = np.asarray(a, np.longdouble)
+        margins = Q.astype(np.longdouble) @ beta
+        R = beta @ (margins + beta / costs) / beta.sum() ** 2
+        w, f = beta / (R * beta.sum()), margins / (R * beta.sum())
+        primal = (w @ f + costs @ np.maximum(0, 1 - f) ** 2) / 2
+        found = running(points, products)
+        np.testing.assert_allclose(found.dual, float(1 / (2 * R)), rtol=1e-11)
+        np.testing.assert_allclose(found.primal, float(primal), rtol=1e-11)
+        np.testing.assert_allclose(found.relative_gap, float(2 * R * primal - 1), rtol=1e-9, atol=1e-11)
+    one_below = jnp.asarray(np.where(optimum > 0, optimum, -1e-3))
+    signs = jnp.where(jnp.arange(samples.N) % 2 == 0, 1.0, -1.0)  # alpha' K alpha = 0: of a matrix that is not definite
+    for point, products in ((one_below, jnp.ones(samples.N)), (jnp.ones(samples.N), signs)):
+        assert tuple(map(float, here.certificate(point, products))) == INFINITE
 
 
 def test_a_form_that_rounding_alone_may_have_made_proves_nothing():

@@ -193,6 +193,18 @@ def test_costs_that_the_dtype_cannot_hold_are_refused(make, dtype, C, weight):
         assert not jax.jit(lambda C, weights: make(gram, y, C, sample_weight=weights).feasible)(C, weights)
 
 
+def test_bounds_and_coefficients_of_a_traced_box_are_refused_as_those_of_the_host_are():
+    gram, y = data()
+    feasible = jax.jit(lambda upper, c: jaxsvm.box_problem(gram, np.ones(N), upper, y=y, c=c).feasible)
+    for upper, c, right in (
+        *((1.0, 1.0, True), (0.0, 1.0, True), (0.0, 0.0, True), (1.0, 0.0, False)),
+        *((1.0, np.inf, False), (-1.0, 1.0, False), (np.inf, 1.0, False)),
+    ):
+        bounds, coefficients = np.ones(N), np.array(y)
+        bounds[3], coefficients[3] = upper, c
+        assert bool(feasible(bounds, coefficients)) == right
+
+
 def test_large_and_small_costs_that_are_held_pass():
     gram, y = data()
     for C, weight in ((1e30, 1e-30), (1e-8, 1e8), (1e8, 1.0)):
