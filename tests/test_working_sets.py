@@ -209,6 +209,10 @@ def test_fits_that_a_callback_keeps_outlive_the_state_that_is_handed_on():
     assert len(kept) > 1
     for fit in kept:
         assert np.isfinite(np.asarray(fit.alpha)).all() and np.isfinite(np.asarray(fit.margins)).all()
+    assert (np.diff([int(fit.steps) for fit in kept]) > 0).all() and repr(kept[0]).startswith("Fit(RUNNING, ")
+    large = hinge_problem(jaxsvm.gram(RBF(gamma=0.5), points(2100)[0]), points(2100)[1], 5.0)
+    jaxsvm.fit(large, SMALL, callback=(history := jaxsvm.History()))  # which sees a certified fit more than once here
+    assert len(set(history.steps)) < len(history) and (np.diff(history.kernel_evaluations) >= 0).all()
 
 
 # --- paths of the hinge, whose chain solves sets

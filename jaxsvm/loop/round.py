@@ -289,9 +289,9 @@ def _ends_unconfirmed(problem: Problem, solver: Solver, progress: Progress) -> A
 
 def finish(solver: Solver, progress: Progress) -> Fit:
     """Return the best certified point as a `Fit`, with its solver, and all steps for a fit that continues it."""
-    steps, earlier = _on_host((steps_taken(progress), progress.earlier))
-    counters = progress.state.counters._replace(solvers=bit_of(solver), alone=jnp.asarray(steps + earlier))
-    return progress.best.fit(progress.status, counters)
+    counters, earlier = _on_host((progress.state.counters, progress.earlier))  # the next burst may take the state
+    counters = jax.tree.map(jnp.asarray, counters._replace(alone=counters.steps + earlier))
+    return progress.best.fit(progress.status, counters._replace(solvers=bit_of(solver)))
 
 
 def refresh_interval(solver: Solver, n: int) -> int:
@@ -388,4 +388,4 @@ def with_earlier_steps(problem: Problem, solver: Solver, progress: Progress, ini
 
 
 def _on_host(values: Any) -> Any:
-    return jax.tree.map(np.asarray, values) if is_concrete(values) else values
+    return jax.tree.map(np.array, values) if is_concrete(values) else values  # copies: nothing is left of a donated one
