@@ -112,7 +112,7 @@ def _of(*classes: type) -> Callable[[Any], bool]:
 
 
 Kind = tuple[Callable[[Any], bool], str]
-NUMBERS, NONE = (is_numeric, "real numbers"), (lambda value: value is None, "None")
+NUMBERS, NONE = (is_numeric, "a real number, or an array of them,"), (lambda value: value is None, "None")
 LABELS: Kind = (lambda value: np.ndim(value) > 0 and not np.iscomplexobj(value), "one entry a sample")
 """Arrays that may hold text."""
 KINDS: dict[str, Kind] = {
@@ -121,7 +121,7 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("Sequence", "tuple"), (_has("__len__"), "several")),
     "float": (_is_single, "a number"),
     "int": (lambda value: _is_single(value) and (not is_concrete(value) or float(value).is_integer()), "an integer"),
-    "PointsLike": (lambda value: hasattr(value, "columns") or is_numeric(value), "real numbers"),
+    "PointsLike": (lambda value: hasattr(value, "columns") or is_numeric(value), "an array of real numbers"),
     "str": (_of(str), "text"),
     "PathLike": (_of(os.PathLike), "a path"),
     "bool": (_of(bool, np.bool_), "True or False"),
