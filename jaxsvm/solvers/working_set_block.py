@@ -242,7 +242,7 @@ class Step(NamedTuple):
     def taken(self, v: Array) -> Array:
         """Return the variables after it; i counts where both are equal."""
         (j, i), (new_j, new_i) = self.places, self.values
-        return v.at[j].set(new_j).at[i].set(new_i)
+        return v.at[j].set(new_j, wrap_negative_indices=False).at[i].set(new_i, wrap_negative_indices=False)
 
 
 def pair_step(of: Quadratic, v: Array, pull: Array, middle: Any, groups: Any = None, allowed: Any = True) -> Step:

@@ -122,15 +122,15 @@ def corrected(
     if w is None:
         changes = _to_margins(problem, H.rows(jnp.arange(problem.n)), a, s)[None]
     else:
-        w = jnp.zeros((x.shape[1] + 1,), w.dtype).at[: len(w)].set(w)  # 0 for a constant that it lacks
-        unit = jnp.finfo(dtype).eps * (
-            1 + jnp.abs(problem.best_bias(s))
-        )  # the rounding of a bias moves margins by as much
+        w = jnp.concatenate([w, jnp.zeros((x.shape[1] + 1 - len(w),), w.dtype)])  # 0 for a constant that it lacks
+        # The rounding of a bias moves margins by as much.
+        unit = jnp.finfo(dtype).eps * (1 + jnp.abs(problem.best_bias(s)))
         changes = (1 + unit * jnp.asarray((0.0, 1.0, 4.0), w.dtype)[:, None]) * w - H.sum_of(a)
     index, usable = _pivots(H, jnp.where(a == 0, 1, 1e-4))  # support only for directions that no other sample has
     columns = jnp.where(usable[:, None], H.rows(index), 0).T
     share = jax.vmap(lambda change: _least_squares(columns, change))(changes)
-    return rounded(a + jnp.zeros_like(a, shape=(len(share), len(a))).at[:, index].add(share * usable), dtype)
+    changes = jnp.zeros_like(a, shape=(len(share), len(a)))
+    return rounded(a + changes.at[:, index].add(share * usable, wrap_negative_indices=False), dtype)
 
 
 def _to_margins(
@@ -173,8 +173,8 @@ def _pivots(H: Signed, weight: Float[Array, " n"]) -> tuple[Int[Array, " p"], An
         size = jnp.linalg.norm(row)
         counts = left > floor
         direction = jnp.where(counts, row / jnp.where(size > 0, size, 1), 0)
-        rest = jnp.maximum(rest - (weight * H.times(direction)) ** 2, 0).at[i].set(-1)
-        return (rest, directions.at[k].set(direction)), (i, counts)
+        rest = jnp.maximum(rest - (weight * H.times(direction)) ** 2, 0).at[i].set(-1, wrap_negative_indices=False)
+        return (rest, directions.at[k].set(direction, wrap_negative_indices=False)), (i, counts)
 
     start = (squares, jnp.zeros((p, p), squares.dtype))
     return scan(choose, start, jnp.arange(p, dtype=jnp.int32))[1]

@@ -178,7 +178,7 @@ def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     mu = mean_product(present, x)
     new, step, dm = stepped(present, x, m - q - x.z + x.w, solve)
     value = jnp.abs(_present(problem, x.a) @ (m / 2 - q))
-    sound = jnp.stack([jnp.isfinite(part).all() for part in new]).all()
+    sound = jnp.isfinite(jnp.stack(new[:4])).all() & jnp.isfinite(new.v).all()
     sound = sound & (count * mu > jnp.finfo(value.dtype).eps * value)
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
     value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))
@@ -306,13 +306,13 @@ def barrier_system(problem: BoxForm) -> "DenseSystem | FeatureSystem":
         return DenseSystem(Q.astype(dtype), c, e)
     y = jnp.where(present, problem.y, 0)
     constant = jnp.ones((n, 1 if problem.offset else 0), dtype)
-    penalty = jnp.ones((x.shape[1] + constant.shape[1] + len(e),), dtype)
+    ones, zeros = (jnp.full((x.shape[1] + constant.shape[1],), value, dtype) for value in (1, 0))
     return FeatureSystem(
         x=x,
         y=y,
         more=jnp.concatenate([constant, y[:, None] * c], axis=1),
-        penalty=penalty.at[len(penalty) - len(e) :].set(0),
-        e=jnp.zeros_like(penalty).at[len(penalty) - len(e) :].set(e),
+        penalty=jnp.concatenate([ones, jnp.zeros_like(e)]),
+        e=jnp.concatenate([zeros, e]),
         spread=problem.gram.spread,
     )
 
