@@ -212,6 +212,12 @@ def test_running_certificates_of_the_simplex_are_those_of_long_double():
         assert tuple(map(float, here.certificate(point, products))) == INFINITE
 
 
+def test_errors_at_an_optimum_count_to_second_order():
+    beta = samples.exact(1e6).alpha / samples.exact(1e6).R
+    here, beta = samples.svm(1e6), jnp.asarray(beta)
+    assert here.certified(beta, here.matvec(beta), here.dtype).certificate.relative_gap < 1e-11
+
+
 def test_a_form_that_rounding_alone_may_have_made_proves_nothing():
     """A matrix that rounding made indefinite: what is 4e-19 in float64 is -3e-15, and 1 / (2 R) bounds no optimum."""
     rng = np.random.default_rng(2)

@@ -43,6 +43,8 @@ def test_conjugate_gradients_solve_and_tell_a_negative_curvature():
     assert found.definite and found.steps < 500
     assert not solve(jnp.asarray(K - 50 * np.eye(40))).definite
     assert np.isnan(solve(jnp.full((40, 40), jnp.nan)).r).all()
+    solution = conjugate_gradients(lambda v: v, lambda r: r, jnp.ones(2), jnp.zeros(2), 3, lambda at: at.definite)
+    np.testing.assert_array_equal(solution.x, 1)  # stays where it is, however many steps follow
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])

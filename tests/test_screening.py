@@ -685,6 +685,10 @@ def test_the_intersection_allows_for_rounding():
     exact, allowed = (reference.intersection_bounds(first, second, apart, jnp.ones(2), u) for u in (0.0, unit))
     for wider in (exact[0] - allowed[0], allowed[1] - exact[1]):
         assert (np.asarray(wider) >= 8 * unit * np.abs(turn)).all()
+    first, apart = first._replace(error=zero + unit), apart._replace(error=zero + 4 * unit)
+    allowed = reference.intersection_bounds(first, second, apart, jnp.ones(2), 0.0)
+    for wider in (exact[0] - allowed[0], allowed[1] - exact[1]):  # by the error of the first, and of half the way or so
+        np.testing.assert_allclose(wider, 2 * unit, rtol=0.1)
 
 
 # --- what is allowed for errors: references whose numbers are wrong by as much as they say

@@ -108,8 +108,9 @@ def test_10_equivalent_C_and_nu_are_inverse_to_each_other(bias, weighted):
     weight = weights() if weighted else np.ones(N)
     for nu in NUS:
         fit, problem = at_optimum(nu, bias, weighted)
-        C = float(equivalent_C(problem, fit))
-        assert abs(C / exact(nu, bias, weighted).C - 1) <= 1e-4
+        C, wanted = float(equivalent_C(problem, fit)), exact(nu, bias, weighted)
+        assert float(fit.bias) * wanted.level == pytest.approx(wanted.bias, abs=1e-7)
+        assert abs(C / wanted.C - 1) <= 1e-4
         solution = truth.hinge_solution(K, y, C, bias, weight)
         assert solution.nu == pytest.approx(nu, rel=1e-4)
         hinge = hinge_problem(jaxsvm.gram(Precomputed(), K), y, C, bias=bias, sample_weight=weight)
