@@ -54,15 +54,17 @@ SETS = jaxsvm.WorkingSet(size=32, fresh=16)
 FEW = {"steps": 100, "batch": 8}
 SOLVERS: dict[str, tuple[Any, Any]] = {
     "WorkingSet": (hinge, SETS),
-    "SMO": (hinge, jaxsvm.SMO()),
     "SMO, weights, on demand": (weighted, jaxsvm.SMO()),
     "FrankWolfe, a given matrix": (given, jaxsvm.FrankWolfe()),
-    "SDCA": (partial(hinge, "regularized"), jaxsvm.SDCA(tol=1e-2)),
     "Newton": (squared, jaxsvm.Newton()),
     "InteriorPoint": (partial(hinge, "free", Linear()), jaxsvm.InteriorPoint()),
+    "SBP": (slack, jaxsvm.StochasticBatchPerceptron(**FEW)),
+}
+OTHERS: dict[str, tuple[Any, Any]] = {
+    "SMO": (hinge, jaxsvm.SMO()),
+    "SDCA": (partial(hinge, "regularized"), jaxsvm.SDCA(tol=1e-2)),
     "ball": (lambda: jaxsvm.meb_problem(gram()), jaxsvm.FrankWolfe()),
     "Pegasos": (partial(hinge, "regularized", Linear()), jaxsvm.Pegasos(**FEW)),
-    "SBP": (slack, jaxsvm.StochasticBatchPerceptron(**FEW)),
 }
 MORE: dict[str, tuple[Any, Any]] = {
     "chosen, hinge": (hinge, None),
@@ -106,9 +108,9 @@ def rows(cases: dict[str, tuple[Any, Any]] = SOLVERS) -> None:
 
 
 def more_rows() -> None:
-    rows(MORE)
+    rows(OTHERS | MORE)
     problem = jaxsvm.shard_rows(hinge(), mesh())
-    for name, (make, solver) in (SOLVERS | MORE).items():
+    for name, (make, solver) in (SOLVERS | OTHERS | MORE).items():
         problem = make()
         fitted = jax.jit(partial(jaxsvm.fit, solver=solver))(jaxsvm.shard_rows(problem, mesh()))
         agree(fitted, jax.jit(partial(jaxsvm.fit, solver=solver))(problem), f"{name} in jit")
@@ -125,6 +127,18 @@ def entries() -> None:
     np.testing.assert_allclose(jaxsvm.predict(fitted, over, X), jaxsvm.predict(known, alone, X))
     model = jaxsvm.compact(fitted, over)
     np.testing.assert_allclose(jaxsvm.decision_function(model, X), jaxsvm.decision_function(known, alone, X), atol=1e-2)
+    for wrong, message in (
+        (lambda: jaxsvm.fit(over, jaxsvm.InteriorPoint()), "InteriorPoint .* use `SMO` or `WorkingSet`"),
+        (lambda: jaxsvm.shard_rows(over, mesh()), "on a mesh already"),
+        (lambda: jaxsvm.shard_rows(alone, mesh(), "columns"), "axis is 'columns'"),
+        (lambda: jaxsvm.shard_rows(alone, 8), "mesh is a int"),
+    ):
+        refused(wrong, message)
+
+
+def values() -> None:
+    """Paths, folds, derivatives and machines of several classes over samples on a mesh."""
+    alone, over = hinge(), jaxsvm.shard_rows(hinge(), mesh())
     Cs = np.array([0.5, 2.0])
     paths = [jaxsvm.solve_path(problem, Cs) for problem in (over, alone)]
     np.testing.assert_allclose(*(path.certificate.primal for path in paths), rtol=2e-4)
@@ -139,13 +153,6 @@ def entries() -> None:
     machines = jaxsvm.one_versus_rest(partial(jaxsvm.hinge_problem, gram(), C=1.0), np.arange(N) % 3)
     many = [jaxsvm.fit_many(problem).certificate.primal for problem in (jaxsvm.shard_rows(machines, mesh()), machines)]
     np.testing.assert_allclose(*many, rtol=2e-4)
-    for wrong, message in (
-        (lambda: jaxsvm.fit(over, jaxsvm.InteriorPoint()), "InteriorPoint .* use `SMO` or `WorkingSet`"),
-        (lambda: jaxsvm.shard_rows(over, mesh()), "on a mesh already"),
-        (lambda: jaxsvm.shard_rows(alone, mesh(), "columns"), "axis is 'columns'"),
-        (lambda: jaxsvm.shard_rows(alone, 8), "mesh is a int"),
-    ):
-        refused(wrong, message)
 
 
 def refused(call: Callable[[], Any], message: str) -> None:

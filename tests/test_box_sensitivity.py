@@ -211,6 +211,7 @@ def test_a_corner_is_a_kink_of_weights_that_break_the_equality():
     assert set(np.flatnonzero(inside[0] | inside[1])) == set(marked)
 
 
+@pytest.mark.thorough
 def test_a_twin_at_its_bound_moves_with_the_equality():
     """Two twins share what the equality asks for; pair steps put one of them at its bound and leave the other at 0."""
     x = np.array([[0.0, 1.0], [1.0, 2.0], [0.0, 1.0], [0.0, -1.0], [1.0, 1.0], [1.0, 1.0]])

@@ -334,6 +334,7 @@ def test_runs_under_flags_of_research_code(name):
     assert has_values(found) if not isinstance(found, bool) else found
 
 
+@pytest.mark.thorough  # of `make test-core`: other tests know each of them
 @pytest.mark.parametrize("flags", [narrow, pytest.param(wide, marks=pytest.mark.slow)])  # as all other tests run
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_public_operation(name, flags):

@@ -96,6 +96,7 @@ def test_erratum_the_printed_bound_is_no_bound():
     assert s <= of(bound="dir")[1] * (1 + 1e-6)
 
 
+@pytest.mark.thorough
 def test_dir_holds_for_a_poor_solution():
     x, y, u = problem(9, n=40, weighted=True)
     C, rng = 0.5, np.random.default_rng(1)
@@ -153,6 +154,7 @@ def test_degenerate_data_give_finite_bounds():
     assert np.isfinite(both).all()
 
 
+@pytest.mark.thorough
 def test_floor_bounds_dominate_ratios_of_parts_of_one_class():
     x, y, u = problem(11, n=60)
     C, part = 1.0, y > 0

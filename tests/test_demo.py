@@ -19,6 +19,7 @@ def demo():
     return module
 
 
+@pytest.mark.thorough
 def test_demo(demo, tmp_path, capsys):
     assert demo.main(["--out", str(tmp_path), "--n-c", "4"]) == 0
     report = json.loads((tmp_path / "report.json").read_text())

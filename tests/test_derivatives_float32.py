@@ -78,6 +78,7 @@ every_kind = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.thorough  # of `make test-core`
 @every_kind
 @pytest.mark.parametrize(
     "C", [pytest.param(1.0, marks=pytest.mark.slow), 1e3, pytest.param(1e5, marks=pytest.mark.slow)]
@@ -91,6 +92,7 @@ def test_both_modes_agree_with_float64(kind, C):
             assert_close(mode(fitted)(at, *case), case, CLOSE[C])
 
 
+@pytest.mark.thorough
 def test_the_truth_agrees_with_differences():
     case = (1e5, "hinge", "linear", "regularized")
     # Dual coefficients of 1e5 leave 1e-9 of rounding in a held-out value: a shorter step would measure that.

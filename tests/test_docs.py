@@ -58,11 +58,7 @@ def programs(page):
 
 @pytest.mark.parametrize(
     ("code", "shown"),
-    [
-        pytest.param(*rest, id=name, marks=() if page.name == "README.md" else pytest.mark.thorough)
-        for page in PAGES
-        for name, *rest in programs(page)
-    ],
+    [pytest.param(*rest, id=name, marks=pytest.mark.thorough) for page in PAGES for name, *rest in programs(page)],
 )
 def test_blocks_run_as_printed(code, shown, tmp_path):
     (tmp_path / "page.py").write_text(code, encoding="utf-8")

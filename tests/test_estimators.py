@@ -556,6 +556,7 @@ def exact_kernel(name, options):
     return functools.partial(pairwise_kernels, metric=name, **{key: options[key] for key in wanted})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("estimator", ["SVC", pytest.param("SVR", marks=pytest.mark.slow)])
 def test_certificates_of_many_float32_points_are_of_exact_kernel_values(estimator):
     """More than are computed at once in float64: at C = 1e4 a gap of 8e-4 was proved, and was 6e-3."""

@@ -48,7 +48,11 @@ print(json.dumps([len(compiled), found, jax.config.jax_compilation_cache_dir]))
 
 def started(cache, **environment):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "JAXSVM_", "XDG_"))}
-    kept |= {"PYTHONPATH": str(Path(jaxsvm.__file__).parents[1]), "JAXSVM_CACHE": str(cache)} | environment
+    kept |= {
+        "PYTHONPATH": str(Path(jaxsvm.__file__).parents[1]),
+        "JAXSVM_CACHE": str(cache),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    } | environment
     return subprocess.Popen([sys.executable, "-c", SCRIPT], env=kept, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

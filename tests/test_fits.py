@@ -35,7 +35,7 @@ def test_one_bad_lane_does_not_spoil_the_others():
     ("make", "solver"),
     [
         (functools.partial(jaxsvm.svm_problem), FrankWolfe()),
-        (functools.partial(jaxsvm.hinge_problem, bias="none"), jaxsvm.SMO()),
+        pytest.param(functools.partial(jaxsvm.hinge_problem, bias="none"), jaxsvm.SMO(), marks=pytest.mark.thorough),
         (functools.partial(jaxsvm.hinge_problem, bias="free"), jaxsvm.SMO()),
         (functools.partial(jaxsvm.slack_problem, bias="free"), jaxsvm.StochasticBatchPerceptron(steps=9, batch=None)),
     ],
@@ -75,7 +75,7 @@ def test_traced_faults_of_a_box_become_a_status():
     ("make", "solver"),
     [
         (svm, FrankWolfe(variant="away")),
-        (svm, FrankWolfe(variant="smo")),
+        pytest.param(svm, FrankWolfe(variant="smo"), marks=pytest.mark.thorough),
         (svm, jaxsvm.Newton(tol=1e-8)),
         (functools.partial(hinge, bias="free"), jaxsvm.SMO(tol=1e-6)),
         (hinge, jaxsvm.WorkingSet(tol=1e-3)),

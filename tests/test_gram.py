@@ -127,7 +127,9 @@ def test_the_derivative_of_a_row_includes_its_stored_norms():
     np.testing.assert_allclose(jax.grad(value)(jnp.asarray(X), TILE), jax.grad(value)(jnp.asarray(X), None), atol=1e-12)
 
 
-@pytest.mark.parametrize("tile", [1, 7, 23, 100])
+@pytest.mark.parametrize(
+    "tile", [pytest.param(1, marks=pytest.mark.thorough), 7, 23, pytest.param(100, marks=pytest.mark.thorough)]
+)
 def test_any_tile_and_one_point(tile):
     x = jnp.asarray(X)
     np.testing.assert_allclose(gram(RBF(0.4), x, tile=tile).matvec(V), rbf(X, X, 0.4) @ V, rtol=1e-11)

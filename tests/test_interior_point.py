@@ -97,7 +97,10 @@ def test_smo_earns_a_polish(bias):
     assert float(compiled.certificate.dual) <= wanted.optimum * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("bias", ["free", "regularized", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "bias",
+    ["free", pytest.param("regularized", marks=pytest.mark.thorough), pytest.param("none", marks=pytest.mark.slow)],
+)
 def test_few_features(bias):
     """Any n, certified, and the same whatever holds the features: dense, sparse, a low-rank Gram; weights too."""
     x, y = many()
@@ -205,6 +208,7 @@ def test_sets_hand_over_to_systems_of_few_features():
         assert fit.solvers == solvers
 
 
+@pytest.mark.thorough
 def test_the_default_over_few_features_in_lanes():
     x, y = few(700, 12)
     gram = jaxsvm.gram(Linear(), x)

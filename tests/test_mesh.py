@@ -26,7 +26,9 @@ def begun(*arguments: str, devices: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["rows", "entries", "steps", *(pytest.param(n, marks=pytest.mark.slow) for n in ("lanes", "more_rows"))]
+    "name",
+    ["rows", "entries", "steps", pytest.param("values", marks=pytest.mark.thorough)]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("lanes", "more_rows")],
 )
 def test_on_eight_devices(name):
     process = begun(name, devices=8)

@@ -361,10 +361,18 @@ CASES = {
     "no bias, low rank": (lambda: _of(rank=20), GRID, 1e-5),
 }
 """Of each: its Gram operator and signs, the values of C, the gap."""
+AGAIN = ("opposite twins", "linear, wide", "quadratic", "nystroem", "no bias")
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(n, marks=pytest.mark.slow if n in ("fourier", "many features") else ()) for n in CASES]
+    "case",
+    [
+        pytest.param(
+            n,
+            marks=pytest.mark.slow if n in ("fourier", "many features") else pytest.mark.thorough if n in AGAIN else (),
+        )
+        for n in CASES
+    ],
 )
 def test_data_and_operators(case):
     make, Cs, tol = CASES[case]

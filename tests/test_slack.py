@@ -179,7 +179,10 @@ def test_lambda_and_C_are_each_others_map():
 # --- the solver that is taken where none is named
 
 
-@pytest.mark.parametrize("bias", ["none", pytest.param("regularized", marks=pytest.mark.slow), "free"])
+@pytest.mark.parametrize(
+    "bias",
+    [pytest.param("none", marks=pytest.mark.thorough), pytest.param("regularized", marks=pytest.mark.slow), "free"],
+)
 def test_any_nu_is_certified_by_default(bias):
     """Small ones too, where the hard margin is near, none at all, and such as make every sample support."""
     _, y, K = data()

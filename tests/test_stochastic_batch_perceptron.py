@@ -163,7 +163,9 @@ def test_11_gap_of_the_mean_p_falls_to_zero():
 # --- the algorithm itself
 
 
-@pytest.mark.parametrize("average", ["uniform", "linear", "last"])
+@pytest.mark.parametrize(
+    "average", ["linear", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("uniform", "last"))]
+)
 def test_14_kernel_steps_are_the_vector_recursion(average):
     """Algorithm 1 in w-space by NumPy, with the same draws: iterates and means to 1e-10; with `burn_in`."""
     x, y, _ = data()
@@ -252,6 +254,7 @@ def test_a_batch_of_all_samples_solves_the_problem(bias):
     assert water.level.min() >= 0.97 * exact(nu, bias).level
 
 
+@pytest.mark.thorough
 def test_a_callback_costs_no_w_and_changes_no_end():
     """The best w and the best p are kept apart; a level that a callback saw is reached by the fit."""
     solver, seen = StochasticBatchPerceptron(steps=1000, tol=0.2, check_every=50), []

@@ -218,7 +218,9 @@ def test_fits_that_a_callback_keeps_outlive_the_state_that_is_handed_on():
 # --- paths of the hinge, whose chain solves sets
 
 
-@pytest.mark.parametrize("bias", ["free", "regularized", "none"])
+@pytest.mark.parametrize(
+    "bias", ["free", *(pytest.param(bias, marks=pytest.mark.thorough) for bias in ("regularized", "none"))]
+)
 @pytest.mark.parametrize("n", [200, pytest.param(1100, marks=pytest.mark.slow)])
 def test_a_path_of_the_hinge_is_certified_at_every_value(bias, n):
     """Few samples by steps, many by sets; from all at their bounds to no loss at all."""
