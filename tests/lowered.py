@@ -45,8 +45,6 @@ def narrow_products(jaxpr: Jaxpr, around: str | None) -> Iterator[str]:
     """The lines of products below the highest precision. A sum over two vectors is none, but becomes one in a `vmap`
     that only one of them has lanes in, or as a derivative."""
     for equation in jaxpr.eqns:
-        tracked = getattr(equation.source_info.traceback, "frames", ())
-        place = around or line_of((frame.file_name, frame.line_num) for frame in tracked)
         if equation.primitive.name == "dot_general":
             contracted, batched = equation.params["dimension_numbers"]
             is_sum = all(
@@ -56,9 +54,15 @@ def narrow_products(jaxpr: Jaxpr, around: str | None) -> Iterator[str]:
             highest = equation.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2
             if not (is_sum or highest) and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact):
                 here = reversed(traceback.extract_stack())  # an operation by itself has no line of its own
-                yield place or line_of((frame.filename, frame.lineno) for frame in here) or ""
+                yield around or written(equation) or line_of((frame.filename, frame.lineno) for frame in here) or ""
         for inner in inside(equation):
-            yield from narrow_products(inner.jaxpr, place if equation.params.get("name") in PRODUCTS else around)
+            is_product = equation.params.get("name") in PRODUCTS
+            yield from narrow_products(inner.jaxpr, around or written(equation) if is_product else around)
+
+
+def written(equation: Any) -> str | None:
+    tracked = getattr(equation.source_info.traceback, "frames", ())
+    return line_of((frame.file_name, frame.line_num) for frame in tracked)
 
 
 def line_of(frames: Any) -> str | None:

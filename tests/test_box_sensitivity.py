@@ -55,6 +55,7 @@ OFTEN = [("C and gamma", "none")]
 RARER = [(name, bias) for name in CASES for bias in ("free", "regularized", "none") if (name, bias) not in OFTEN]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "bias"), [*OFTEN, *(pytest.param(*case, marks=pytest.mark.slow) for case in RARER)])
 def test_both_modes_agree_with_differences_of_fits(name, bias):
     build, theta = CASES[name]

@@ -78,6 +78,7 @@ def _two(path, cut, dies=0, limit=1000):
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [5000, pytest.param(17001, marks=pytest.mark.slow)])  # uneven rows; all on one
 def test_two_processes_give_the_answer_of_one(tmp_path, cut):
     for process in _two(tmp_path, cut):

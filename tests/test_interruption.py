@@ -342,6 +342,7 @@ def test_a_callback_that_raises_ends_every_driver_alike(kind):
         assert statuses in (["INTERRUPTED"], ["CONVERGED"])
 
 
+@pytest.mark.thorough
 def test_an_interruption_as_a_fit_ends_is_not_forgotten():
     """The fit is done, and its path is not: the next value is not begun (it was, in 2 of 8 trials)."""
     seen = []

@@ -60,6 +60,7 @@ def test_one_to_a_thousand():
     assert float(oracle.relative_gap_direct(case.K, case.y, case.C, np.asarray(fit.alpha))) <= ACCEPTED_GAP
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("C", "bias"),
     [

@@ -269,6 +269,7 @@ def test_a_chain_of_hinge_fits_over_an_indefinite_matrix_is_not_converged(bias):
     assert not (np.asarray(folds.fits.status.code) == jaxsvm.Status.CONVERGED).any()
 
 
+@pytest.mark.thorough
 def test_a_definite_matrix_that_was_computed_elsewhere_converges():
     x, y = clouds(60, 4)
     K = np.asarray(jaxsvm.gram(RBF(0.3), x, store=True).K)
@@ -281,6 +282,7 @@ def test_a_definite_matrix_that_was_computed_elsewhere_converges():
     assert jaxsvm.fit(free, jaxsvm.SMO(tol=1e-3)).status.name == "CONVERGED"
 
 
+@pytest.mark.thorough
 def test_water_levels_by_bisection_keep_their_digits_with_weights_over_seven_decades():
     rng = np.random.default_rng(0)
     with jax.enable_x64(False):

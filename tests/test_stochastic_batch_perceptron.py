@@ -272,6 +272,7 @@ def test_a_callback_costs_no_w_and_changes_no_end():
     assert truth.slack_bound(K, y, NU, np.asarray(fit.alpha)) == pytest.approx(float(fit.certificate.primal), rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_callback_sees_the_current_w_of_many_samples():
     """Above 2,048 samples too, where a certificate costs more than a chunk: held-out margins are those of its steps."""
     n = 2100
