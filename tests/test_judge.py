@@ -189,20 +189,18 @@ def test_the_objective_knows_no_scale_and_the_diameter_is_of_the_largest_ridge()
 
 def test_running_certificates_of_the_simplex_are_those_of_long_double():
     """Of a point in any scale; an optimum's gap, which rounding makes negative here and there, is no refusal."""
-    weight, C = np.linspace(0.5, 2, samples.N), 50.0
-    here, (_, y) = svm_problem(samples.gram(), samples.data()[1], C, bias="none", sample_weight=weight), samples.data()
+    y, weight, C = samples.data()[1], np.linspace(0.5, 2, samples.N), 50.0
+    here = svm_problem(samples.gram(), y, C, bias="none", sample_weight=weight)
     costs, Q = np.asarray(C * weight, np.longdouble), np.outer(y, y) * samples.kernel_matrix()
     optimum = solve_svm(samples.kernel_matrix(), y, C, weight, bias=False).alpha
-    running = jax.jit(jax.vmap(here.certificate))
     for a in (optimum, optimum + 1e-3, weight):
         points = jnp.asarray(np.linspace(0.1, 3, 64)[:, None] * a)
-        products = points @ jnp.asarray(Q) + points / (C * weight)
+        found = jax.jit(jax.vmap(here.certificate))(points, points @ Q + points / (C * weight))
         beta = np.asarray(a, np.longdouble)
         margins = Q.astype(np.longdouble) @ beta
         R = beta @ (margins + beta / costs) / beta.sum() ** 2
         w, f = beta / (R * beta.sum()), margins / (R * beta.sum())
         primal = (w @ f + costs @ np.maximum(0, 1 - f) ** 2) / 2
-        found = running(points, products)
         np.testing.assert_allclose(found.dual, float(1 / (2 * R)), rtol=1e-11)
         np.testing.assert_allclose(found.primal, float(primal), rtol=1e-11)
         np.testing.assert_allclose(found.relative_gap, float(2 * R * primal - 1), rtol=1e-9, atol=1e-11)
