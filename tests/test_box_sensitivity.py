@@ -122,6 +122,8 @@ def test_a_kink_is_flagged():
     distance = np.abs(np.asarray(fit.margins) - 1) + np.where(np.asarray(fit.alpha) % 3.0 > 1e-9, np.inf, 0)
     flagged = np.flatnonzero(implicit.one_sided(problem, fit, distance.min() * 1.01))
     assert flagged.tolist() == [int(distance.argmin())]
+    absent = problem.weighted(1.0 * (np.arange(60) != flagged[0]))  # it is free whatever moves
+    assert not implicit.one_sided(absent, fit, distance.min() * 1.01).any()
 
 
 def test_active_sets_by_hand():

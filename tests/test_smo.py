@@ -209,15 +209,19 @@ def test_a_nu_machine_without_a_margin_has_numbers():
     assert all(np.isfinite(np.asarray(part)).all() for part in (fit.alpha, fit.dual_coef, fit.bias, fit.margins))
 
 
-def test_the_running_excess_is_the_gap():
-    """`(P - D) / D / tol` of a feasible point by NumPy, without a bias: the driver ends a fit's steps by it."""
+@pytest.mark.parametrize("free", [False, True])
+def test_the_running_excess_is_the_gap(free):
+    """`(P - D) / D / tol` of a point inside by NumPy, with b between the pulls: the driver ends a fit's steps by it."""
     _, y, K = data()
-    here, Q = hinge_problem(jaxsvm.gram(Precomputed(), K), y, 2.0, bias="none"), truth.signed(K, y)
-    a = np.random.default_rng(0).random(N) * 2.0
+    Q, c = truth.signed(K, y), y * np.linspace(0.5, 1.5, N) if free else None
+    a = np.random.default_rng(0).random(N)
     a *= a.sum() / (a @ Q @ a)  # the dual value is positive
-    a = np.clip(a, 0, 2.0)
-    primal, dual = a @ Q @ a / 2 + 2.0 * np.maximum(0, 1 - Q @ a).sum(), a.sum() - a @ Q @ a / 2
-    assert dual > 0
-    solver = SMO(variables=1, tol=0.25)
+    here = box_problem(jaxsvm.gram(Precomputed(), K), np.ones(N), 2.0, y=y, c=c, e=c @ a if free else 0.0)
+    pulls = (1 - Q @ a) / c if free else np.zeros(N)
+    shift = (pulls.max() + pulls.min()) / 2 * (c if free else np.zeros(N))
+    dual = a.sum() - a @ Q @ a / 2
+    primal = a @ Q @ a / 2 + shift @ a + 2.0 * np.maximum(0, 1 - Q @ a - shift).sum()
+    assert dual > 0 and a.max() < 2
+    solver = SMO(variables=1 + free, tol=0.25)
     excess = solver.running_excess(here, solver.init(here, None, jnp.asarray(a)))
     assert float(excess) == pytest.approx((primal - dual) / dual / 0.25, rel=1e-9)

@@ -13,6 +13,7 @@ import jaxsvm
 from jaxsvm import coresets, screening
 from jaxsvm.kernels import RBF, Linear
 from jaxsvm.model_selection.cross_validation import end_of
+from jaxsvm.results.fit import BIT_OF_OTHERS, Counters
 
 X, Y = data()
 
@@ -94,3 +95,10 @@ def test_a_path_is_a_table_in_a_notebook():
     assert long._repr_html_().count("<tr>") == 42 and "... 60 more" in long._repr_html_()
     assert jax.tree.map(lambda leaf: leaf[None], path())._repr_html_() is None
     assert jax.eval_shape(lambda path: path, path())._repr_html_() is None
+
+
+def test_counters_add_beyond_32_bits_and_name_solvers():
+    first = Counters.zero().evaluated(10**6, 10**6)
+    both = first.plus(first.evaluated(3)._replace(solvers=jnp.asarray(1 << BIT_OF_OTHERS)))
+    assert both.total == 2 * 10**12 + 3
+    assert jaxsvm.Fit(*[None] * 7, both).solvers == ("another",)
