@@ -8,11 +8,10 @@ get there.
 
 When a driver meets shapes for the first time, its programs are compiled in parallel: XLA compiles on one core and
 releases Python's lock meanwhile. A `Program` is compiled for a CPU in half of the time.
-
-The known shapes and the count of drivers are the only state of this library outside its values.
 """
 
 import contextlib
+import ctypes
 import functools
 import inspect
 import signal
@@ -30,8 +29,9 @@ from jaxsvm.errors import is_concrete
 from jaxsvm.runtime.arrays import is_tracing
 from jaxsvm.runtime.executables import store
 
-PROGRAMS_KEPT = 250
-"""Compiled programs of this library beyond which all are cleared; each holds about 80 memory maps."""
+PROGRAMS_KEPT = 160
+"""Compiled programs of this library beyond which all are cleared: each holds about 80 memory maps and 4 MiB, and what
+is needed again is loaded from the store."""
 
 QUICK = {"xla_cpu_use_fusion_emitters": False}
 """Switch off XLA's newer emitters, which compile each fused loop as a module of its own. It takes half of the time, and
@@ -41,7 +41,7 @@ BRIEF = {**QUICK, "xla_backend_optimization_level": 0}
 
 
 class _Registry:
-    """State of the process: active drivers of all threads, shapes already compiled, and the library's functions."""
+    """State of the process, besides the store: drivers of all threads, shapes compiled, and the library's functions."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -76,6 +76,8 @@ def _clear_if_many() -> None:
         for function in functions:
             function.clear_cache()
         _registry.shapes.clear()
+        with contextlib.suppress(AttributeError, OSError):  # of glibc alone, which keeps half a GiB of what is freed
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def compiled_ahead(calls: Callable[[], Iterable[tuple[Any, ...]]], *arguments: Any) -> Callable[[], None]:
@@ -223,14 +225,12 @@ class Program:
         return self._executables.get(key)
 
     def _kept(self, key: Any, compiled: Any) -> Any:
-        """Keep an executable and return it."""
         if key is not None:
             store().save(self._file(key), compiled)
             self._executables[key] = compiled
         return compiled
 
     def _made(self, key: Any, named: dict[str, Any], static: dict[str, Any]) -> Any:
-        """Return the results of an executable that this process has not called yet."""
         if key is None:
             return self._jitted()(**named, **static)
         executable = self._found(key) or self._kept(key, self._jitted().lower(**named, **static).compile())
