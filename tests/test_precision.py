@@ -420,6 +420,8 @@ def test_curvature_is_that_of_the_samples_present_and_of_the_moves_they_have(mon
     x = np.geomspace(1, 1e15 if jnp.ones(()).dtype == jnp.float32 else 1e120, n)[:, None]  # its powers overflow
     overflows = jaxsvm.hinge_problem(jaxsvm.gram(Polynomial(3), x), y)
     assert not definiteness.negative_curvature(overflows, everywhere=True)
+    signs = np.sign(np.sin(np.arange(n) + 0.5))
+    assert not negative(np.outer(signs, signs) * 0.95 * float(jnp.finfo(jnp.ones(()).dtype).max))  # its products do
     one = np.eye(n)
     one[0, 1] = one[1, 0] = 2.0
     assert negative(one)
