@@ -12,7 +12,7 @@ from test_contract import PROBLEMS, each, problem, solved
 
 from jaxsvm import gram, hinge_problem, svm_problem
 from jaxsvm.kernels import Precomputed
-from jaxsvm.results.fit import Answer, Certificate, Counters, Status
+from jaxsvm.results.fit import Answer, Certificate, Counters, Status, Values
 from jaxsvm.results.judge import (
     balances,
     better_answer,
@@ -211,9 +211,14 @@ def test_running_certificates_of_the_simplex_are_those_of_long_double():
 
 
 def test_errors_at_an_optimum_count_to_second_order():
-    beta = samples.exact(1e6).alpha / samples.exact(1e6).R
-    here, beta = samples.svm(1e6), jnp.asarray(beta)
+    """And so do coefficients that rounding alone took below 0."""
+    exact, here = samples.exact(1e6), samples.svm(1e6)
+    beta = jnp.asarray(exact.alpha / exact.R)
     assert here.certified(beta, here.matvec(beta), here.dtype).certificate.relative_gap < 1e-11
+    for below, least in ((1e-17, 0), (1e-9, np.inf)):
+        values = Values(jnp.where(beta > 0, exact.alpha, -below), *[beta] * 2, jnp.asarray(exact.R), beta)
+        primal, dual, gap = map(float, here.certificate_of(values, here.dtype))
+        assert (dual, primal, gap) == pytest.approx((exact.optimum, exact.optimum + least, least), rel=1e-9, abs=1e-11)
 
 
 def test_a_form_that_rounding_alone_may_have_made_proves_nothing():
