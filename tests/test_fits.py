@@ -310,6 +310,9 @@ def test_a_fit_that_proves_nothing_ends_long_before_its_cap():
     near = progress._replace(best=progress.best._replace(certificate=jaxsvm.Certificate(1.0, 0.5, np.float32(2.0))))
     ended, mark = bursts._ended_if_hopeless(problem, jaxsvm.SMO(), near, (200_000, 4e3))  # the rest takes 260,000 more
     assert int(ended.status) == jaxsvm.Status.RUNNING and mark == (400_000, 2.0)
+    near = progress._replace(best=progress.best._replace(certificate=jaxsvm.Certificate(1.0, 0.5, np.float32(0.5))))
+    ended, _ = bursts._ended_if_hopeless(problem, jaxsvm.SMO(max_steps=1_000_000), near, (200_000, 1.0))
+    assert int(ended.status) == jaxsvm.Status.MAX_STEPS  # a rate of 1 / steps, of Frank-Wolfe's: not of rounding
 
 
 def test_a_cost_that_is_flushed_to_zero_is_refused_and_no_path_returns_nan():

@@ -10,7 +10,7 @@ from sklearn.svm import LinearSVC
 
 import jaxsvm
 from jaxsvm.datasets import Scaling
-from jaxsvm.kernels import RBF, Linear
+from jaxsvm.kernels import RBF, Linear, Precomputed
 
 
 @pytest.mark.parametrize(("C", "weighted"), [(0.01, False), (1.0, True), (100.0, False)])
@@ -89,3 +89,54 @@ def test_regression_is_scored_and_predicted_as_by_scikit_learn():
             jaxsvm.cross_validate(problem, Cs, folds, score=score)
     with pytest.raises(jaxsvm.InputError, match="a grid of C is for"):
         jaxsvm.C_grid(problem)
+
+
+def regression(epsilon, target=None, C=1.3, **options):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(18, 2))
+    target = np.sin(x[:, 0]) + 0.3 * rng.normal(size=18) if target is None else target
+    return jaxsvm.svr_problem(jaxsvm.gram(RBF(0.6), x, **options), target, C, epsilon=epsilon)
+
+
+def test_the_value_of_regression_has_its_derivatives_in_epsilon_and_targets():
+    """A multiplier at the upper bound moved with the target: -28.6 was said, and -13.0 is right."""
+
+    @jax.jit
+    def dual(epsilon, target):
+        return jaxsvm.fit(regression(epsilon, target), tol=1e-9).certificate.dual
+
+    coef = jaxsvm.fit(regression(0.15), tol=1e-9)
+    target = np.asarray(regression(0.15).q[:18]) + 0.15
+    by_epsilon, by_target = jax.jit(jax.grad(dual, argnums=(0, 1)))(0.15, target)
+    np.testing.assert_allclose(by_epsilon, -np.abs(coef.dual_coef).sum(), rtol=1e-7)
+    np.testing.assert_allclose(by_target, coef.dual_coef[:18] + coef.dual_coef[18:], atol=1e-7)
+
+
+def test_traced_tubes_and_shares_that_make_no_problem_are_infeasible():
+    """A negative width, and a share of 0, were CONVERGED."""
+    gram = regression(0.1).gram
+    width = jax.jit(lambda epsilon: jaxsvm.fit(regression(epsilon)).status.code)
+    share = jax.jit(lambda nu: jaxsvm.fit(jaxsvm.one_class_problem(gram, nu)).status.code)
+    assert [int(width(value)) for value in (-0.1, np.nan, 0.0, 0.1)] == [6, 6, 1, 1]
+    assert [int(share(value)) for value in (0.0, 1.5, np.nan, 0.5)] == [6, 6, 6, 1]
+
+
+def test_regression_on_no_sample_is_refused():
+    with pytest.raises(jaxsvm.InputError, match="zero everywhere"):
+        regression(0.1).weighted(np.zeros(36))
+
+
+def test_regression_on_stored_values_predicts():
+    """Its variables are each sample twice; new points have a column of kernel values for each sample, not for two."""
+    problem, stored = regression(0.1), regression(0.1, store=True)
+    x = np.random.default_rng(0).normal(size=(18, 2))
+    K = np.exp(-0.6 * ((x[:, None] - x) ** 2).sum(-1))
+    target = np.asarray(problem.q[:18]) + 0.1
+    given = jaxsvm.svr_problem(jaxsvm.gram(Precomputed(), K), target, 1.3)
+    expected = jaxsvm.decision_function(jaxsvm.fit(problem, tol=1e-9), problem, x[:3])
+    for one, new in ((stored, x[:3]), (given, K[:3])):
+        fit = jaxsvm.fit(one, tol=1e-9)
+        np.testing.assert_allclose(jaxsvm.decision_function(fit, one, new), expected, atol=1e-6)
+        np.testing.assert_allclose(jaxsvm.predict(jaxsvm.compact(fit, one), new), expected, atol=1e-6)
+        predicted = jax.jit(lambda new, fit=fit, one=one: jaxsvm.decision_function(fit, one, new))(new)
+        np.testing.assert_allclose(predicted, expected, atol=1e-6)

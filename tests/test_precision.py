@@ -464,3 +464,17 @@ def test_no_constant_that_would_be_copied_from_a_device_goes_unseen():
         jax.device_get(a)
         with jax.transfer_guard("disallow"):
             jax.jit(lambda b: a + b)(a)
+
+
+def test_bounds_that_rounded_kernel_values_take_off_the_optimum_are_said():
+    """The point is right to 5e-6, both bounds are 1.4e-3 above the optimum; of a fit that stalls nothing was said."""
+    rng = np.random.default_rng(2)
+    x = (0.1 * rng.normal(size=(24, 4))).astype(np.float32)
+    y = np.where(x[:, 0] + 0.05 * rng.normal(size=24) > 0, 1.0, -1.0)
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(0.01), x), y, 5e4)
+    for solver, status in ((jaxsvm.FrankWolfe(tol=1e-4), "CONVERGED"), (jaxsvm.Newton(tol=1e-12), "STALLED")):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert jaxsvm.fit(problem, solver).status.name == status
+        (said,) = [str(one.message) for one in told if one.category is PrecisionWarning]
+        assert "about 0.0014, or these bounds are off by it" in said

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete
@@ -83,7 +84,7 @@ class KernelBasis:
         """Return `basis(x_new) @ coef`, `(m,)` or `(m, k)`, in blocks of rows."""
         if self.columns is not None or not is_concrete(self.x) or not self.size:
             return apply_in_blocks(self, x_new, coef, block)
-        points, last = as_points(x_new, None, "x_new"), int(self.x.max())
+        points, last = as_points(x_new, None, "x_new"), int(np.max(self.x))
         if points.shape[1] <= last:  # a gather would take the last column for each missing one
             raise InputError(
                 f"x_new has {points.shape[1]} columns of kernel values, and training sample {last} is needed: "

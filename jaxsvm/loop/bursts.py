@@ -106,12 +106,12 @@ def run(
 def _ended_if_hopeless(
     problem: Problem, solver: Solver, progress: Progress, mark: tuple[int, float], awaited: int = 0
 ) -> tuple[Progress, tuple[int, float]]:
-    """Return the progress, as STALLED if the cap on steps comes before its gap is small, and the next mark.
+    """Return the progress, ended if the cap on steps comes before its gap is small, and the next mark.
 
     A mark is a number of steps and the gap after them; the next one comes after twice as many. At the rate since the
     mark (digits a step, which only linear convergence keeps up) the steps to `tol` are known. A hundredth of the cap,
     or a fifth where the gap proves something, and some steps for each sample come first: rates of the beginning say
-    nothing. Solvers that never stall take the steps that they were asked for.
+    nothing. Solvers that never stall take the steps that they were asked for. Rates of 1 / steps are not STALLED.
     """
     steps, gap, (before, at_mark) = int(steps_taken(progress)), float(progress.best.certificate.relative_gap), mark
     if int(progress.status) != Status.RUNNING or steps < 2 * before or solver.patience >= NEVER:
@@ -122,7 +122,8 @@ def _ended_if_hopeless(
     if not early and before and is_far(gap, solver):
         digits, missing = math.log(at_mark / gap) if gap < at_mark else 0.0, math.log(gap / float(solver.tol))
         if missing * (steps - before) > digits * (cap - steps):
-            return progress._replace(status=jnp.asarray(np.int32(Status.STALLED))), mark
+            status = Status.STALLED if gap >= 1 else Status.MAX_STEPS
+            return progress._replace(status=jnp.asarray(np.int32(status))), mark
     return progress, (steps, gap)
 
 

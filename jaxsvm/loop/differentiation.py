@@ -156,7 +156,6 @@ def _move(primals: Any, tangents: Any) -> tuple[Values, Values]:
 
 @jax.custom_jvp
 def _optimal_value(problem: Problem, values: Values, status: Array, bounds: Any) -> Any:
-    """Return bounds of the value; the rule below uses the other arguments."""
     del problem, values, status
     return bounds
 
@@ -178,7 +177,7 @@ def _envelope(primals: Any, tangents: Any) -> tuple[Any, Any]:
         push = partial(tangent_of, lambda moving: of(moving, problem, active, bits), (problem,))
     else:
         solution = _differentiable(problem, values, status)
-        push = partial(tangent_of, lambda problem: problem.lagrangian(solution), (problem,))
+        push = partial(tangent_of, lambda moving: moving.lagrangian(solution, problem.targets), (problem,))
     moved = _or_nan(_failed(status, agree), push, (dproblem,))
     return _optimal_value(problem, values, status, bounds), jax.tree.map(lambda _: moved, bounds)
 
@@ -187,7 +186,8 @@ def _envelope(primals: Any, tangents: Any) -> tuple[Any, Any]:
 def _lagrangian_of(problem: Differentiable, fixed: Any, active: Active, bits: Solved) -> Array:
     """Return the Lagrangian of a problem at the solution of `fixed`, which moves at the next order."""
     at = _wide(fixed)
-    return _wide(problem).lagrangian(at.values_at(exact(at, active, *of_bits(bits)))).astype(problem.dtype)
+    solution = at.values_at(exact(at, active, *of_bits(bits)))
+    return _wide(problem).lagrangian(solution, at.targets).astype(problem.dtype)
 
 
 def _wide(problem: Differentiable) -> Any:

@@ -100,7 +100,7 @@ def fit(
             INTERRUPTED, by returning True. Above n = 2,048 the current point is certified for it only once steps have
             cost as much as a certificate; in between it gets the Stochastic Batch Perceptron's current w (by the
             responses that steps carry along, in a wider bracket), and of other solvers the same fit once more, with the
-            steps of that fit. Steps and their end are those of a fit without a callback.
+            steps of that fit. The answer is as good as without one, and may come by other steps.
         interrupt: What Ctrl-C, or a KeyboardInterrupt of the callback, does: "return" returns the best certified point,
             with status INTERRUPTED, which `init` resumes; "raise" raises KeyboardInterrupt instead. A second Ctrl-C
             always raises, in this fit or within two seconds in the next one.

@@ -92,12 +92,17 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
         values = np.asarray(sample_weight)
         if (values < 0).any():
             raise InputError(f"sample_weight has {int((values < 0).sum())} negative value(s): weights are >= 0.")
-        if not (values > 0).any():
-            raise InputError("sample_weight is zero everywhere: at least one sample must count.")
+        require_some(values)
         usable: Any = np.asarray(True)
         return on_device(_positive(np.array(values, dtype), values > 0)), on_device(usable)
     weight = jnp.asarray(sample_weight, dtype)
     return weight, _usable(weight)
+
+
+def require_some(weight: Any) -> None:
+    """Refuse weights that are all 0."""
+    if not (np.asarray(weight) > 0).any():
+        raise InputError("sample_weight is zero everywhere: at least one sample must count.")
 
 
 def weights_times(weight: Any, before: Any) -> tuple[Any, Any]:

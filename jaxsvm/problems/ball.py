@@ -240,7 +240,6 @@ def _moved(gram: Gram, mask: Bool[Array, " n"] | None) -> Gram | None:
 
 
 def _largest(x: Any, mask: Bool[Array, " n"] | None) -> Float[Array, ""]:
-    """Return the largest `|x_i|^2` of the points that count."""
     return _present(product(entrywise(jnp.square, x), jnp.ones((x.shape[1],), x.dtype)), mask).max()
 
 

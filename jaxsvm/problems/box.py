@@ -303,8 +303,8 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
         bias = self.offset * coefficients.sum() + point.b
         return Values(point.a, coefficients, bias, jnp.ones_like(bias), point.products)
 
-    def lagrangian(self, values: Values) -> Float[Array, ""]:
-        slack = jnp.maximum(0, self.q - values.margins)
+    def lagrangian(self, values: Values, targets: Float[Array, " n"]) -> Float[Array, ""]:
+        slack = jnp.maximum(0, targets - values.margins)
         multiplier = values.bias if self.c is not None else 0.0
         linear = matmul(self.q, values.alpha) + matmul(self.upper, slack) + multiplier * self.e + self.constant
         return linear - self.signed.quadratic_form(values.alpha) / 2
@@ -453,7 +453,6 @@ def reachable(problem: P) -> P:
 
 
 def _ends(c: Any, upper: Any) -> tuple[Any, Any]:
-    """Return the least and the largest `c'a` in the box."""
     terms = c * upper
     return terms.clip(max=0).sum(), terms.clip(min=0).sum()
 

@@ -201,8 +201,8 @@ class Differentiable(OfSignedMatrix, Protocol):
     def values_at(self, point: Any) -> Values:
         """Return the values of a point (`jaxsvm.results.fit.Point`), differentiable in both."""
 
-    def lagrangian(self, values: Values) -> Float[Array, ""]:
-        """Return the function whose derivatives at fixed `values` are those of the optimal value."""
+    def lagrangian(self, values: Values, targets: Float[Array, " n"]) -> Float[Array, ""]:
+        """Return what has the derivatives of the optimal value, at fixed `values` and `targets` of a solution."""
 
     def certificate_of(self, values: Values, dtype: Any) -> Certificate:
         """Return the certificate of a solution's values as numbers of `dtype`; an infinite gap if infeasible."""

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.errors import InputError, is_concrete, require_finite
 from jaxsvm.gram.operators import Gram, among
 from jaxsvm.numerics.precision import rounded
+from jaxsvm.points.rows import taken
 from jaxsvm.problems import arguments
 from jaxsvm.problems.box import BoxProblem, box_problem, hinge_problem
 from jaxsvm.results.fit import Answer, Certificate
@@ -61,9 +62,13 @@ def svr_problem(
     weight, usable = arguments.checked_weights(sample_weight, n, dtype)
     sign, q = tube(y, epsilon, xp := np if is_concrete(y, epsilon) else jnp)
     upper = 1.0 if weight is None else jnp.tile(weight, 2)
-    both = among(gram, on_device(np.tile(np.arange(n, dtype=np.int32), 2)))
+    held: Any = gram
+    both: Any = among(gram, twice := on_device(np.tile(np.arange(n, dtype=np.int32), 2)))
+    if gram.stored and gram.spread is None:  # with the points, which new ones are compared with
+        both = dataclasses.replace(held, x=taken(held.x, twice), K=both.K)
     box = box_problem(both, xp.asarray(q, dtype), upper, y=sign, c=sign).at(penalty)
     problem = RegressionProblem(**{field.name: getattr(box, field.name) for field in dataclasses.fields(box)})
+    usable = usable & (jnp.asarray(epsilon) >= 0)
     return problem if is_concrete(usable) else dataclasses.replace(problem, feasible=problem.feasible & usable)
 
 
@@ -84,6 +89,7 @@ def one_class_problem(gram: Gram, nu: ArrayLike = 0.5, *, sample_weight: ArrayLi
     """
     arguments.require_share("nu", nu)
     weight, usable = arguments.checked_weights(sample_weight, gram.n, arguments.vector_dtype(gram))
+    usable = usable & (jnp.asarray(nu) > 0)
     weight = filled(gram.diag(), 1) if weight is None else weight
     problem = box_problem(gram, jnp.zeros_like(weight), weight, c=1.0, e=jnp.asarray(nu) * weight.sum())
     return problem if is_concrete(usable) else dataclasses.replace(problem, feasible=problem.feasible & usable)

@@ -131,6 +131,8 @@ def checked(problem: P, usable: Any = True, classes: bool = True) -> P:
     known = is_concrete(problem.y, weight)
     if classes and known:
         arguments.require_both_classes(problem.y, weight)
+    elif known and weight is not None:
+        arguments.require_some(weight)
     if known and is_concrete(C):
         return problem
     usable, present = problem.feasible & usable & arguments.costs_hold(C, weight), problem.present

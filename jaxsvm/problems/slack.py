@@ -309,7 +309,6 @@ def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
 
 
 def _highest(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
-    """Return `max_i p_i` of a fit; refuse other arguments."""
     require_part("problem", problem, "highest", "one of `slack_problem` is needed")
     require_fit(fit)
     return problem.highest(fit.alpha)

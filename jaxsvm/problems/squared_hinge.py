@@ -266,7 +266,7 @@ class SquaredHingeProblem(OfSamples, SimplexForm, Restrictable, Differentiable):
         R, coefficients = 1 / beta.sum(), lax.stop_gradient(self.y) * beta
         return Values(beta * R, coefficients, self.offset * coefficients.sum() + point.b, R, point.products)
 
-    def lagrangian(self, values: Values) -> Float[Array, ""]:
+    def lagrangian(self, values: Values, targets: Float[Array, " n"]) -> Float[Array, ""]:
         """Return `-1/2 beta' Kt beta`, by tiles: its derivative by the problem needs no n x n matrix of its own."""
         beta = values.alpha / values.R
         return -(self.signed.quadratic_form(beta) + matmul(self.ridge, beta**2)) / 2

@@ -26,7 +26,7 @@ class Status(enum.IntEnum):
     """Steps no longer change anything and the rule does not hold: the precision of the dtype is reached. The
     certificate holds the gap that was reached."""
     MAX_STEPS = 3
-    """The maximal number of steps was reached first."""
+    """The maximal number of steps was reached first, or would be at the rate of the last steps."""
     NOT_FINITE = 4
     """NaN or infinity appeared; the last finite certified point is returned."""
     NOT_PSD = 5
