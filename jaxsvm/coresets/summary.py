@@ -31,7 +31,7 @@ from jaxsvm.solvers.contract import Solver
 
 OF_PARTS = (
     "it is made of coresets of parts, or of rows drawn of all, and no error below 1 is known for it. `opt` is a proven "
-    "lower bound of the optimum: one pass over the data, for the objective of its machine, shows how good that is."
+    "lower bound of the optimum: one pass over the data (`coresets.evaluate`) shows how good its machine is."
 )
 
 
