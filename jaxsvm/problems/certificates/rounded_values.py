@@ -48,27 +48,27 @@ def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) ->
         on_margin = (coef != 0) if square else (coef != 0) & (np.abs(coef) < costs * (1 - 1e-6))
         each = off**2 / 2 if square else 0.4 * off
         moved = (unit * length**2 / 2 + each * np.sum(np.where(on_margin, costs, 0), axis=-1)) / primal
-    stalled, gaps = np.asarray(fits.status.code) == Status.STALLED, np.asarray(fits.certificate.relative_gap, float)
-    known = (stalled & (gaps < 1)) | (np.asarray(fits.status.code) == Status.CONVERGED)
+    code, gaps = np.asarray(fits.status.code), np.asarray(fits.certificate.relative_gap, float)
+    stalled = (code == Status.STALLED) & (gaps < 1)
     asked = np.where(stalled, np.maximum(2 * gaps, tol), tol)
-    moved = np.where(known & (primal > 0), moved, 0)
+    moved = np.where((primal > 0) & (stalled | (code == Status.CONVERGED)), moved, 0)
     if not np.any(moved > asked / 5):
         return
     place = int(np.argmax(moved / asked))
     one = fits if moved.ndim == 0 else jax.tree.map(lambda leaf: np.asarray(leaf)[place], fits)
     near = problem if Cs is None else problem.at(np.asarray(Cs)[place])
-    gap, tol = _span(near, one) if problem.n <= LARGEST_PADDED else float(moved.flat[place]), float(asked.flat[place])
-    if not gap <= tol:
+    gap = _exact_gap(near, one) if problem.n <= LARGEST_PADDED else float(moved.flat[place])
+    if not gap <= asked.flat[place]:
         where = "" if Cs is None else f" at C = {float(np.asarray(Cs)[place]):.3g}"
         warn(
             f"The optimum{where} is that of kernel values rounded to {jnp.dtype(gram.dtype)}: with exact ones the "
-            f"relative gap is about {gap:.2g}, or these bounds are off by it, and {tol:.1g} is asked for or stated. "
-            "Take float64 points (with x64 turned on), a smaller C, or a larger tol.",
+            f"relative gap is about {gap:.2g}, or these bounds are off by it, and {asked.flat[place]:.1g} is asked for "
+            "or stated. Take float64 points (with x64 turned on), a smaller C, or a larger tol.",
             PrecisionWarning,
         )
 
 
-def _span(problem: Any, fit: Fit) -> float:
+def _exact_gap(problem: Any, fit: Fit) -> float:
     """Return a fit's relative gap for kernel values in twice the precision, never stored, or to bounds that miss it."""
     with jax.enable_x64(True):
         wide = widened(problem)
