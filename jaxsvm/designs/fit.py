@@ -131,7 +131,7 @@ class DesignFit:
         coef: Coefficients of the design's features, `(..., d)`; `unscaled()` has those of the columns.
         intercept: Constants, `(...)`.
         certificate: Primal, dual and relative gap of `w'w / 2 + sum C loss`, `(...)` each.
-        status: How each fit ended, `(...)`.
+        status: How each fit ended, `(...)`; prints as counts. `.name`: names; `.code`: integers of `Status`.
         passes: Number of passes over the rows, of all machines together.
         seconds: Duration.
         C: The factors of the loss, `(...)`.

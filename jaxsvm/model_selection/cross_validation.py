@@ -194,7 +194,7 @@ class CrossValidation(Scores):
 
     @property
     def status(self) -> StatusCode:
-        """Return the status codes, `(folds, k)`."""
+        """Return how each fit ended, `(folds, k)`; prints as counts. `.name`: names; `.code`: integers of `Status`."""
         return self.fits.status
 
 

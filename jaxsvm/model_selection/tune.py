@@ -97,7 +97,7 @@ class Record(NamedTuple):
     C: float  # the penalty
     kernel: Kernel  # the kernel, its parameters as NumPy arrays
     relative_gap: float  # the largest certified gap of a fold
-    status: Status  # how the fits ended: the first that is not CONVERGED
+    status: Status  # how the fits ended: the first that is not CONVERGED; `.name` is its name
     gradient_norm: float  # the norm of the gradient with respect to the logs
 
 

@@ -80,7 +80,7 @@ class Path:
 
     @property
     def status(self) -> StatusCode:
-        """Return the status codes, `(k,)`."""
+        """Return how each value ended, `(k,)`; prints as counts. `.name`: names; `.code`: integers of `Status`."""
         return self.fits.status
 
     @property

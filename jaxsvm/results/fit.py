@@ -15,7 +15,7 @@ from jaxsvm.runtime.arrays import has_values, in_a_line
 
 
 class Status(enum.IntEnum):
-    """How a fit ended: in arrays an integer, one a lane; `Status(3).name` or `Fit.status.name` is its name."""
+    """How a fit ended. In arrays, and printed, it is an integer: `Status(3).name` or `Fit.status.name` is its name."""
 
     RUNNING = 0
     """Not ended; only callbacks see it."""
@@ -318,7 +318,7 @@ class Fit:
             problems.
         margins: `y_i f(x_i)` of the returned decision function, computed from scratch, `(n,)`; for a ball `Q alpha`.
         certificate: Primal, dual and relative gap.
-        status: How the fit ended, an integer code; `.name` on the host.
+        status: How the fit ended; prints as a name, or as counts of lanes. `.name`; `.code`: integers of `Status`.
         counters: Steps by kind and kernel evaluations.
     """
 
