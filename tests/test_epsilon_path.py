@@ -10,6 +10,7 @@ from samples import data, hinge, kernel_matrix, svm
 import jaxsvm
 from jaxsvm import SMO, FrankWolfe, screening
 from jaxsvm.kernels import Linear
+from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.measured import MEASURED
 
 
@@ -60,6 +61,29 @@ def test_values_that_do_not_reach_each_other_get_one_between(monkeypatch):
         Q = np.outer(data()[1], data()[1]) * kernel_matrix()
         exact = oracle_hinge.box_solution(Q, np.ones(len(Q)), np.full(len(Q), C))
         assert float(fit.certificate.dual) <= exact.optimum * (1 + 1e-9) <= float(fit.certificate.primal) * (1 + 2e-9)
+
+
+def test_ctrl_c_keeps_an_epsilon_path_so_far():
+    """What the callback saw is certified, and nothing is begun after it; before the first value there is nothing."""
+    whole, seen = screening.epsilon_path(hinge(), 0.1, 0.01, 10.0), []
+
+    def callback(C, fit):
+        assert fit.alpha.shape == (len(data()[1]),)
+        seen.append(C)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.warns(jaxsvm.ConvergenceWarning, match="Ctrl-C ended the path at C = "):
+        part = screening.epsilon_path(hinge(), 0.1, 0.01, 10.0, callback=callback)
+    assert len(seen) == 3 and seen[0] == 0.01
+    assert 2 <= len(part) <= 3 and float(part.upper.max()) < 10
+    np.testing.assert_array_equal(part.path.Cs[:2], whole.path.Cs[:2])
+    assert float(part.at(float(part.upper.max())).certificate.relative_gap) <= 0.1
+    with pytest.raises(jaxsvm.InputError, match="reaches from"):
+        part.at(10.0)
+    with watching() as stop, pytest.raises(KeyboardInterrupt):
+        stop.came = True
+        screening.epsilon_path(hinge(), 0.1, 0.01, 10.0)
 
 
 def test_arguments_of_an_epsilon_path():

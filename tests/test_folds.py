@@ -277,8 +277,11 @@ def test_folds_under_tracing_are_refused():
 
 
 def test_cross_validation_and_a_grid_for_hinge_problems():
-    grid = jaxsvm.C_grid(samples.hinge(), 5)
+    seen = {}
+    grid = jaxsvm.C_grid(samples.hinge(), 5, callback=seen.__setitem__)
     assert (np.diff(grid) > 0).all()
+    assert list(seen) == pytest.approx([grid[0] * 10.0**k for k in range(len(seen))])
+    assert {fit.alpha.shape for fit in seen.values()} == {(samples.N,)}  # without padding
     low = jaxsvm.fit(samples.hinge(grid[0] * 0.99), jaxsvm.SMO(tol=1e-9))
     assert (low.margins <= 1 + 1e-6).all()
     chosen = jaxsvm.cross_validate(samples.hinge(), grid, 3)

@@ -314,7 +314,7 @@ def press(monkeypatch, when):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["fit", "chain", "path", "tune"])
+@pytest.mark.parametrize("kind", ["fit", "chain", "path", "tune", "classes"])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_callback_that_raises_ends_every_driver_alike(kind):
     calls = []
@@ -338,8 +338,8 @@ def test_a_callback_that_raises_ends_every_driver_alike(kind):
         assert statuses.count("CONVERGED") >= 1
         assert "INTERRUPTED" in statuses
         np.testing.assert_array_equal(np.asarray(statuses) == "CONVERGED", gaps <= interrupted.PAIRS.tol)
-    else:
-        assert statuses in (["INTERRUPTED"], ["CONVERGED"])
+    else:  # machines that other threads had begun end as they are
+        assert set(statuses) <= {"INTERRUPTED", "CONVERGED"}
 
 
 @pytest.mark.thorough

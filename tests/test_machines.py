@@ -1,5 +1,6 @@
 """Several classes: machines on one Gram operator, solved as lanes, judged one by one and by scikit-learn."""
 
+import threading
 from functools import partial
 
 import jax
@@ -129,6 +130,21 @@ def test_a_value_that_is_not_known_is_no_class():
 def test_what_time_did_not_reach_says_so():
     fits = jaxsvm.fit_many(machines("pairs"), max_seconds=0.0)
     assert (fits.status == jaxsvm.Status.INTERRUPTED).all() and np.isinf(fits.certificate.relative_gap[1:]).all()
+
+
+def test_a_callback_gets_every_machine_in_the_callers_thread():
+    seen, here = {}, threading.current_thread()
+
+    def callback(place, fit):
+        assert threading.current_thread() is here and place not in seen
+        seen[place] = fit.alpha
+
+    fits = jaxsvm.fit_many(machines("pairs"), callback=callback)
+    np.testing.assert_array_equal([seen[place] for place in range(3)], fits.alpha)
+    with pytest.raises(ZeroDivisionError):
+        jaxsvm.fit_many(machines("pairs"), callback=lambda *_: 1 / 0)
+    with pytest.raises(jaxsvm.InputError, match="callback and max_seconds need concrete arrays"):
+        jax.jit(lambda codes: jaxsvm.fit_many(BUILDERS["rest"](hinge(), codes, 3), callback=print).alpha)(Y)
 
 
 @pytest.mark.parametrize(

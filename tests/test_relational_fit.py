@@ -129,6 +129,20 @@ def test_a_path():
         np.testing.assert_allclose(float(fit.certificate.primal), float(alone.certificate.primal), rtol=2e-3)
 
 
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_a_path_that_is_stopped_begins_no_further_fit():
+    join, steps = join_of(PATH), []
+
+    def callback(step, low, high):
+        steps.append(step)
+        if steps.count(1) == 2:  # of the second fit
+            raise KeyboardInterrupt
+
+    fits = relational.fit_path(join, iter([0.1, 0.01, 0.03]), tol=1e-6, callback=callback)
+    assert [fit.lam for fit in fits] == [0.1, 0.01] and steps.count(1) == 2
+    assert [fit.status.name for fit in fits] == ["CONVERGED", "INTERRUPTED"]
+
+
 def test_standard_numbers_have_mean_0_and_variance_1_over_the_join():
     join = prepared(join_of(HUB, n=12), "standard", True)
     x, _, _ = join.materialise()

@@ -127,19 +127,22 @@ def padded_size(n: int, up_to: int = LARGEST_PADDED) -> int:
     return n if n > up_to else wide * 3 // 4 if n <= wide * 3 // 4 and wide > 64 else wide
 
 
-def solve_many(solve: Callable[[Any], Any], problems: Sequence[Any], program: Callable[[Any], Any]) -> list[Any]:
+def solve_many(
+    solve: Callable[[Any], Any], problems: Sequence[Any], program: Callable[[Any], Any], ended: Any = lambda _, it: it
+) -> list[Any]:
     """Return `solve` of each problem, in order, computed by one thread per core, with this thread's settings of JAX.
 
-    The first of each program, which `program` names, comes before the others, since it compiles.
+    The first of each program, which `program` names, comes before the others, since it compiles. This thread calls
+    `ended` with place and result of each, and returns what that returns.
     """
     if workers() < 2 or len(problems) < 2:
-        return [solve(problem) for problem in problems]
+        return [ended(place, solve(problem)) for place, problem in enumerate(problems)]
     first = set({program(problems[place]): place for place in reversed(range(len(problems)))}.values())
     results: dict[int, Any] = {}
     with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
         for batch in (sorted(first), [place for place in range(len(problems)) if place not in first]):
             found = [pool.submit(with_settings(solve), problems[place]) for place in batch]
-            results.update(zip(batch, map(result_of, found), strict=True))
+            results.update((place, ended(place, result_of(job))) for place, job in zip(batch, found, strict=True))
     return [results[place] for place in range(len(problems))]
 
 

@@ -31,6 +31,7 @@ from jaxsvm.models.model import is_right
 from jaxsvm.path.chains import stacked, warn_of_unfinished
 from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, require_widths, solve_together
 from jaxsvm.problems.contract import Parametric, require_problem
+from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Certificate, Fit, Status, StatusCode
 from jaxsvm.runtime.arrays import in_a_line, require_one_of, require_seconds, require_whole, transfers
 from jaxsvm.runtime.loops import host_drives
@@ -52,8 +53,9 @@ def end_of(name: str, best: float | None, values: ArrayLike) -> str | None:
 
 @transfers
 def C_grid(  # noqa: N802 (C is the field's name)
-    problem: Parametric, n: int = 64, *, change: float = 0.02, largest: float = 1e6, solver: Solver | None = None
-) -> Float[np.ndarray, " n"]:
+    problem: Parametric, n: int = 64, *, change: float = 0.02, largest: float = 1e6, solver: Solver | None = None,
+    callback: Callable[[float, Fit], object] | None = None,
+) -> Float[np.ndarray, " n"]:  # fmt: skip
     """Return a grid of C from the data: from "every sample is a support vector" to "nothing changes any more".
 
     Below `1 / max_i (B 1)_i` (B the signed kernel matrix) every margin of the solution `beta ~ C (1 - C B 1)` is below
@@ -67,6 +69,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
         largest: The largest ratio of the upper end to the lower end, >= 10; not a C. For values between two Cs use
             `np.geomspace(least, most, n)` in place of a grid.
         solver: The solver at each decade, to a few digits; None takes the exact one of the problem's kind.
+        callback: Called after each decade with its C and its fit.
 
     Returns:
         Increasing values, evenly spaced in log C, `(n,)`.
@@ -84,7 +87,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
     require_problem(problem)
     if problem.parameter != "C" or problem.regression:
         raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
-    first, weights = problem.at(1.0), np.asarray(problem.weights)
+    first, weights, samples = problem.at(1.0), np.asarray(problem.weights), problem.n
     pull = np.asarray(SignedGram(problem.gram, problem.y, problem.offset).support_matvec(jnp.asarray(weights)))
     low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))
     solver, key = exact_solver(first, 1e-2) if solver is None else solver, jax.random.key(0)
@@ -95,6 +98,8 @@ def C_grid(  # noqa: N802 (C is the field's name)
             at_high = problem.at(high)
             fit = drive(at_high, solver, key, warm, stop=stop, options=QUIET)
             stop.check()
+            if callback is not None:
+                callback(high, trimmed(fit, samples))
             warm, margins = Start.of(fit, at_high), np.asarray(fit.margins, float)
             if before is not None and np.linalg.norm(margins - before) <= change * np.linalg.norm(margins):
                 high /= 10

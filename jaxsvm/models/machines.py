@@ -169,6 +169,7 @@ def fit_many(
     tol: ArrayLike | None = None,
     key: Array | None = None,
     max_seconds: float | None = None,
+    callback: Callable[[int, Fit], Any] | None = None,
     interrupt: str = "return",
 ) -> Fit:
     """Solve all machines of several classes.
@@ -182,6 +183,7 @@ def fit_many(
         tol: The relative duality gap of each, > 0, if no solver is named; None: 1e-4.
         key: A random key for solvers that draw; all machines use it.
         max_seconds: Begin no machine after about so many seconds, and end the running one.
+        callback: Called after each machine with its number and its fit (concrete arrays only).
         interrupt: What Ctrl-C does: "return" returns what is certified, "raise" raises KeyboardInterrupt.
 
     Returns:
@@ -201,12 +203,13 @@ def fit_many(
     constant = given if concrete else lax.stop_gradient(given)
     if host_drives(machines.gram, concrete=concrete) and is_concrete(constant):
         with answering(interrupt) as stop, stop.within(max_seconds):
-            fits = _one_by_one(*constant, stop)
+            fits = _one_by_one(*constant, stop, callback)
         if concrete:
             return stacked(fits)
         pairs = zip(machines, fits, strict=True)  # traced for derivatives alone
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(differentiable(*pair) for pair in pairs))
-    require(max_seconds is None, "max_seconds needs concrete arrays: call `fit_many` outside jit and vmap.")
+    what = "callback and max_seconds need concrete arrays: call `fit_many` outside jit and vmap."
+    require(max_seconds is None and callback is None, what)
 
     def solved(lane: Problem) -> Fit:
         return fit(dataclasses.replace(lane, gram=machines.gram), solver, tol=tol, key=key)
@@ -215,7 +218,9 @@ def fit_many(
     return (jax.jit(lanes) if is_concrete(constant) else lanes)(machines.lanes)
 
 
-def _one_by_one(machines: Machines, solver: Solver | None, tol: Any, key: Any, stop: Interruption) -> list[Fit]:
+def _one_by_one(
+    machines: Machines, solver: Solver | None, tol: Any, key: Any, stop: Interruption, callback: Any
+) -> list[Fit]:
     """Solve concrete machines in order, until Ctrl-C or the time limit."""
     key, tol = jax.random.key(0) if key is None else key, 1e-4 if tol is None else tol
     options, n = Options(may_change=solver is None), machines.gram.n
@@ -227,8 +232,19 @@ def _one_by_one(machines: Machines, solver: Solver | None, tol: Any, key: Any, s
         fitted = nothing(problem) if stop.seen else fit_whole(problem, float(tol)) if solver is None else None
         return trimmed(drive(problem, each, key, stop=stop, options=options) if fitted is None else fitted, n)
 
+    def ended(place: int, fitted: Fit) -> Fit:
+        try:
+            if callback is not None and not stop.seen:
+                callback(place, fitted)
+        except KeyboardInterrupt:
+            stop.note()
+        except BaseException:
+            stop.came = True  # end the other threads
+            raise
+        return fitted
+
     given = list(zip(problems, solvers, strict=True))
-    return solve_many(solved, given, lambda pair: padded_size(int(np.asarray(pair[0].present).sum())))
+    return solve_many(solved, given, lambda pair: padded_size(int(np.asarray(pair[0].present).sum())), ended)
 
 
 def votes(decisions: Any, k: int) -> Int[Any, " m"]:

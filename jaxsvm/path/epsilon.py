@@ -13,7 +13,7 @@ one fit.
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -21,9 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import ConvergenceWarning, InputError, warn
 from jaxsvm.loop.choice import exact_solver
-from jaxsvm.loop.interruption import watching
+from jaxsvm.loop.interruption import Halt, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import ready
 from jaxsvm.path.chains import certified, point_of, products_of, scaled_up, stacked
@@ -87,6 +87,7 @@ def epsilon_path(
     *,
     solver: Solver | None = None,
     screen: Rule | None = None,
+    callback: Callable[[float, Fit], object] | None = None,
 ) -> EpsilonPath:
     """Solve at so few values of C that a fit is within epsilon of the optimum at every C from `C_min` to `C_max`.
 
@@ -97,14 +98,16 @@ def epsilon_path(
         C_max: The largest C, no smaller.
         solver: A solver's configuration, for warm chains; None takes the exact solver, to a twentieth of epsilon.
         screen: A safe screening rule, or None (`jaxsvm.solve_path`).
+        callback: Called after each value with its C and its fit: upwards, and between two that do not meet.
 
     Returns:
         The path. For every C of an interval the fit's w, and its dual variables with those of its neighbour, prove the
-            bound.
+        bound. Ctrl-C ends it where it came to, with a warning.
 
     Raises:
         InputError: On arguments that cannot be used, or if a solution is too inexact to reach further; the message says
             how far the path came.
+        KeyboardInterrupt: On Ctrl-C before the first value is solved.
     """
     for name, value in (("epsilon", epsilon), ("C_min", C_min), ("C_max", C_max)):
         require_positive(name, value)
@@ -130,8 +133,21 @@ def epsilon_path(
         problem = problem if screen is None else screenable(problem)
         prepared = ready(problem, chosen)
         link = chain_link(prepared, chosen, options, stop)
-        solved = partial(_solved, prepared, link, chosen, epsilon)
+
+        def solved(C: float) -> _Step:
+            if stop.seen:
+                raise Halt
+            step = _solved(prepared, link, chosen, epsilon, C)
+            try:
+                if callback is not None:
+                    callback(C, trimmed(step.fit, problem.n))
+            except KeyboardInterrupt:
+                stop.note()
+            return step
+
         steps = _steps(solved, float(C_min), float(C_max), epsilon)
+    if steps[-1].upper < float(C_max):
+        warn(f"Ctrl-C ended the path at C = {steps[-1].upper:.6g}: it reaches no further.", ConvergenceWarning)
     fits = stacked([trimmed(step.fit, problem.n) for step in steps])
     Cs, lower, upper = (jnp.asarray([step[place] for step in steps], fits.alpha.dtype) for place in (0, 2, 3))
     return EpsilonPath(Path(Cs, fits), lower, upper, jnp.asarray(epsilon, fits.alpha.dtype))
@@ -157,18 +173,19 @@ class _Step(NamedTuple):
 def _steps(solved: Callable[[float], _Step], C_min: float, C_max: float, epsilon: float) -> list[_Step]:
     """Cover `[C_min, C_max]` by intervals; try the next value as far away as the two before it would have reached."""
     steps, ahead, jump = [solved(C_min)], [], MEASURED.first_jump * epsilon**0.5
-    while ahead or steps[-1].upper < C_max:
-        last = steps[-1]
-        ahead = ahead or [solved(min(last.C * float(np.exp(jump)), C_max))]
-        left, right, share = _joined(last, ahead[-1])
-        jump = np.log(right.C / last.C)
-        if share >= 1.001:  # the ends of intervals are rounded
-            steps[-1:], jump = [left, right], min(MEASURED.share_of_a_jump * share, 1.5) * jump
-            ahead.pop()
-        elif jump > 1e-6:
-            ahead.append(solved(last.C * float(np.exp(jump / 2))))
-        else:
-            raise InputError(f"epsilon is {epsilon}: no progress beyond C = {last.C:.6g}; take a larger one.")
+    with suppress(Halt):
+        while ahead or steps[-1].upper < C_max:
+            last = steps[-1]
+            ahead = ahead or [solved(min(last.C * float(np.exp(jump)), C_max))]
+            left, right, share = _joined(last, ahead[-1])
+            jump = np.log(right.C / last.C)
+            if share >= 1.001:  # the ends of intervals are rounded
+                steps[-1:], jump = [left, right], min(MEASURED.share_of_a_jump * share, 1.5) * jump
+                ahead.pop()
+            elif jump > 1e-6:
+                ahead.append(solved(last.C * float(np.exp(jump / 2))))
+            else:
+                raise InputError(f"epsilon is {epsilon}: no progress beyond C = {last.C:.6g}; take a larger one.")
     return steps
 
 
@@ -191,6 +208,8 @@ def _solved(template: Any, link: Callable[[Any], Fit], solver: Solver, epsilon: 
     """Solve the problem at C; the interval has no end if no sample has a loss."""
     problem = template.at(C)
     fitted = link(problem)
+    if int(fitted.status) == Status.INTERRUPTED:
+        raise Halt
     lossless = without_loss(problem, solver, fitted, epsilon)
     step = _step(C, problem, fitted if lossless is None else lossless, epsilon)
     if int(fitted.status) not in (Status.CONVERGED, Status.STALLED) or not step.lower <= C <= step.upper:

@@ -24,6 +24,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -322,14 +323,14 @@ def descent_of(kind: Any, join: Join, rows: Formed | Counted, lam: float, square
 def fit_path(
     join: Join, lams: Iterable[Number], eps: float = 0.1, engine: str | Engine = "auto", **options: Any
 ) -> list[RelationalFit]:
-    """Fit at several lam, and warn once.
+    """Fit at several lam, and warn once; after Ctrl-C at no further one: the fits so far are returned.
 
     Args:
         join: A `Join`.
         lams: The values, > 0.
         eps: The accuracy of the sketch's counts, in (0, 1].
         engine: As in `fit`.
-        options: Other arguments of `fit`.
+        options: Other arguments of `fit`: `callback` is called on the way of each.
 
     Returns:
         The fits, in the order of `lams`.
@@ -339,9 +340,9 @@ def fit_path(
     """
     if not isinstance(lams, Iterable):
         raise InputError(f"lams is {lams!r}: several values are needed.")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        fits = [fit(join, float(lam), eps, engine, **options) for lam in lams]
+    with watching() as stop, warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        given = takewhile(lambda _: not stop.seen, lams)
+        fits = [fit(join, float(lam), eps, engine, **options) for lam in given]
     warn_of_uncertified(fits)
     return fits
 
