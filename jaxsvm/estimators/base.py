@@ -77,6 +77,7 @@ class KernelEstimator(JaxsvmEstimator):
     gamma: Gamma = "scale"
     coef0: float = 0.0
     tol: float = 1e-3
+    verbose: bool = False
     _by_pairs = False
 
     def __sklearn_tags__(self) -> Any:
@@ -227,7 +228,6 @@ class LibsvmEstimator(KernelEstimator):
 
     shrinking: bool = True
     cache_size: float = 200
-    verbose: bool = False
     max_iter: int = -1
 
 

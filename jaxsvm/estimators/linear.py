@@ -164,6 +164,7 @@ class CoresetSVC(LinearEstimator):
     C: float = 1.0
     m: int = 1000
     tol: float = 1e-3
+    verbose: bool = False
     class_weight: ClassWeight | None = None
     random_state: Seed | None = None
     _limits: ClassVar[dict[str, Any]] = {"C": POSITIVE}
@@ -174,11 +175,14 @@ class CoresetSVC(LinearEstimator):
         x, weight = (X.toarray() if sp.issparse(X) else X)[present], weight[present]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         signs = signs_against_rest(codes[present], len(self.classes_))
-        results = [self._fit_one(x, y, weight, seed) for y in until_halt(signs)]
+        progress = Progress(self, len(signs))
+        results = [self._fit_one(x, y, weight, seed, progress) for y in until_halt(signs)]
         solved, coef, self.coreset_sizes_ = map(list, zip(*results, strict=True))
         return solved, np.stack(coef), np.array([solution.bias for solution in solved])
 
-    def _fit_one(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int) -> tuple[Solved, np.ndarray, int]:
+    def _fit_one(
+        self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int, progress: Progress
+    ) -> tuple[Solved, np.ndarray, int]:
         """Return the solution on a coreset, its weights, and the size of the coreset: all samples if they are few."""
         C = float(self.C)
         if self.m < len(y):
@@ -187,5 +191,6 @@ class CoresetSVC(LinearEstimator):
         n = len(y)
         with jax.enable_x64(True):
             operator = gram_of(Linear(), padded_rows(x, size_class(n)))
-            solution = solve_by_driver(weighted_problem(operator, y, weight, C, "hinge", "free"), self.tol)
+            problem = weighted_problem(operator, y, weight, C, "hinge", "free")
+            solution = progress.ended(solve_by_driver(problem, self.tol, callback=progress.callback))
         return solution, x.T @ solution.dual_coef[:n], n

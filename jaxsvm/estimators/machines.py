@@ -242,10 +242,13 @@ _blas = functools.cache(ThreadpoolController)  # finding the libraries takes mil
 
 
 class Progress:
-    """Print the problems that have ended, their largest gap and their steps: once a second, and after the last."""
+    """Print how many parts of an estimator's work have ended, once a second and after the last, if it is verbose.
 
-    def __init__(self, estimator: Any, problems: int) -> None:
-        self.name, self.tol, self.problems = type(estimator).__name__, estimator.tol, problems
+    Parts are problems, with their largest gap and their steps, or what a caller of `say` names.
+    """
+
+    def __init__(self, estimator: Any, parts: int) -> None:
+        self.estimator, self.parts = estimator, parts
         self.verbose = bool(getattr(estimator, "verbose", False))
         self.solved: list[Solved] = []
         self.began = self.shown = time.monotonic()
@@ -262,15 +265,16 @@ class Progress:
         self._print(fit.certificate.relative_gap, int(fit.steps))
 
     def _print(self, gap: Any, steps: int) -> None:
-        now, ended = time.monotonic(), len(self.solved)
-        if ended < self.problems and now - self.shown < 1:
+        statuses = "/".join(sorted({one.status.name for one in self.solved})) or "RUNNING"
+        what = f"problems: {statuses}, relative gap {float(gap):.2g} (tol {self.estimator.tol:.2g})"
+        self.say(f"{what}, {steps + sum(one.steps for one in self.solved)} steps", len(self.solved))
+
+    def say(self, what: str, ended: int) -> None:
+        """Print that so many parts have ended, and what they are."""
+        now = time.monotonic()
+        if not self.verbose or ended < self.parts and now - self.shown < 1:
             return
         self.shown, seconds = now, now - self.began
-        statuses = "/".join(sorted({one.status.name for one in self.solved})) or "RUNNING"
-        left = seconds * (self.problems - ended) / ended if ended else 0
-        print(
-            f"[{self.name}] {ended} of {self.problems} problems: {statuses}, relative gap {float(gap):.2g} "
-            f"(tol {self.tol:.2g}), {steps + sum(one.steps for one in self.solved)} steps, {seconds:.1f} s"
-            + (f", about {left:.0f} s left" if left else ""),
-            flush=True,
-        )
+        left = seconds * (self.parts - ended) / ended if ended else 0
+        more = f", about {left:.0f} s left" if left else ""
+        print(f"[{type(self.estimator).__name__}] {ended} of {self.parts} {what}, {seconds:.1f} s{more}", flush=True)

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call
 from jaxsvm.estimators.base import LinearEstimator
 from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
-from jaxsvm.estimators.machines import Machine
+from jaxsvm.estimators.machines import Machine, Progress
 from jaxsvm.estimators.validation import (
     NOT_NEGATIVE,
     ClassWeight,
@@ -73,17 +73,18 @@ class SBPClassifier(KernelClassifier):
         solver = StochasticBatchPerceptron(
             steps=int(self.steps), batch=int(self.batch), fill=True, tol=float(self.tol), average="linear"
         )
+        progress = Progress(self, len(machines))
         with jax.enable_x64(True):
-            return [self._solve(data, machine, solver, key) for machine in until_halt(machines)]
+            return [self._solve(data, machine, solver, key, progress) for machine in until_halt(machines)]
 
-    def _solve(self, data: Samples, machine: Machine, solver: StochasticBatchPerceptron, key: Any) -> Solved:
+    def _solve(self, data: Samples, machine: Machine, solver: Any, key: Any, progress: Progress) -> Solved:
         n, operator = machine.n, data.driven(machine.parts)
         y, weight = np.ones(operator.n), np.zeros(operator.n)
         y[:n], weight[:n] = machine.signs, machine.upper / machine.upper.mean()
         radius = float(np.sqrt(np.asarray(operator.diag())[:n].max() + (self.bias == "regularized")))
         problem = slack_problem(operator, y, self.nu * radius, bias=self.bias, sample_weight=weight)
-        solved = solve_by_driver(problem, solver, key=key)
-        return solved._replace(dual_coef=solved.dual_coef[:n])
+        solved = solve_by_driver(problem, solver, callback=progress.callback, key=key)
+        return progress.ended(solved._replace(dual_coef=solved.dual_coef[:n]))
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -100,6 +101,7 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
         average: "linear", "uniform" or "last": the average of the iterates that is returned.
         fit_intercept: Whether there is a bias (regularised).
         class_weight: Factors of the loss by class, "balanced" (only in `fit`), or None.
+        verbose: Whether `fit` prints passes, the mean loss and the time left, once a second and at the end.
         random_state: The seed of the order of samples in `fit`.
 
     Attributes:
@@ -116,6 +118,7 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
     average: str = "linear"
     fit_intercept: bool = True
     class_weight: ClassWeight | None = None
+    verbose: bool = False
     random_state: Seed | None = None
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -132,8 +135,10 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
         self._states, self.t_ = None, 0
         steps = -(-points.shape[0] // self.batch)
         self.n_iter_ = max(20, -(-1000 // steps)) if self.passes == "auto" else int(self.passes)
-        for _ in range(self.n_iter_):
+        progress = Progress(self, self.n_iter_)
+        for ended in range(1, self.n_iter_ + 1):
             self._pass(points, codes, weight, random.permutation(points.shape[0]))
+            progress.say(f"passes: mean loss {self.loss_.mean():.3g}", ended)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
