@@ -192,7 +192,7 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     monkeypatch.setattr(many, "_solved", pressed)
     folds = SVCPath(Cs=[10.0], gamma=0.5, tol=1e-6, cv=2)
     monkeypatch.setattr(folds, "_correct_by_pairs", lambda _, codes, *rest: np.ones((1, len(codes)), bool))
-    folds.Cs_ = np.array([10.0])
+    folds.Cs_, folds.largest_gap_ = np.array([10.0]), np.zeros((2, 1))
     for model in (SVC(**options), SVR(**options, epsilon=0.01), folds):
         calls.clear()
         Interruption.last = -math.inf

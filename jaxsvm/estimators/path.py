@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
+from itertools import count
 from typing import Any
 
 import jax
@@ -15,8 +16,8 @@ from sklearn.model_selection import check_cv
 from jaxsvm.errors import warn
 from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
-from jaxsvm.estimators.machines import Machine, one_thread, weighted_problem
-from jaxsvm.loop.interruption import answering
+from jaxsvm.estimators.machines import Machine, Progress, one_thread, weighted_problem
+from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.many import Chain, hinge_data, padded_size, solve_chains, solve_many
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.model_selection.cross_validation import C_grid, Scores, cross_validate
@@ -24,6 +25,7 @@ from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.machines import votes
 from jaxsvm.path.solve import checked_values
 from jaxsvm.problems.arguments import require_costs
+from jaxsvm.results.fit import Status
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -52,7 +54,8 @@ class SVCPath(KernelClassifier):
         largest_gap_: The largest relative duality gap of each fit that was scored, `(folds, c)`, for kernel values as
             they are stored (float32 if there are many and tol is 1e-5 or more).
 
-    All others are those of `SVC` at `C_`, trained on all samples.
+    All others are those of `SVC` at `C_`, trained on all samples. Ctrl-C in the folds raises KeyboardInterrupt, and
+    keeps `C_` and the scores that were reached; the others are NaN, of an infinite gap.
     """
 
     Cs: int | Sequence[float] | np.ndarray = 20
@@ -79,7 +82,7 @@ class SVCPath(KernelClassifier):
         folds = [tuple(np.flatnonzero(mask[self._order]) for mask in fold) for fold in masks]
         # Samples that the factor of their class leaves out count as wrong, as their class is never predicted.
         totals = np.array([fold.test @ np.maximum(self._weight, 0) for fold in masks])
-        with jax.enable_x64(True), answering("raise"):
+        with jax.enable_x64(True), watching() as stop:
             correct_of = self._correct_by_pairs if self.loss == "hinge" else self._correct_against_rest
             correct = correct_of(data, codes, weight, folds)
         self.scores_ = np.array([correct[:, test] @ self._weight[self._order][test] for _, test in folds])
@@ -87,6 +90,17 @@ class SVCPath(KernelClassifier):
         scores = Scores(self.Cs_, self.scores_)
         self.mean_score_, self.standard_error_ = scores.mean, scores.standard_error
         self.C_ = scores.C_one_standard_error if self.one_standard_error else scores.C
+        if stop.came:
+            known = f"{np.isfinite(self.scores_).sum()} of {self.scores_.size} scores of folds"
+            raise KeyboardInterrupt(f"scores_ has {known}, and C_ the best C of these; no machine is trained.")
+        failed = ~(self.largest_gap_ <= self.tol)  # NaN too
+        if failed.any() and self.loss == "hinge":  # of its square `cross_validate` has said it
+            warn(
+                f"{failed.sum()} of {failed.size} fits of folds are not certified, with a relative duality gap of up "
+                f"to {self.largest_gap_.max():.3g} (tol {self.tol:.3g}). Consider scaling the data, smaller values of "
+                "C, or a larger tol.",
+                ConvergenceWarning,
+            )
         return super()._trained(data, [machine._replace(upper=self.C_ * machine.upper) for machine in machines])
 
     def _correct_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
@@ -107,13 +121,17 @@ class SVCPath(KernelClassifier):
             for some in [present] if len(self._places) >= 10 and present else [[fold] for fold in present]:
                 tasks.append((pair, some, np.flatnonzero(trains[some].any(axis=0) & np.isin(codes, place))))
 
+        chains, progress = {}, Progress(self, sum(len(some) for _, some, _ in tasks))
+
+        def ended(place: int, found: dict[int, Chain]) -> None:
+            pair, _, rows = tasks[place]
+            chains.update({(pair, fold): (rows, chain) for fold, chain in found.items()})
+            if all(np.isfinite(chain.bias).all() for chain in found.values()):
+                progress.say("chains of the folds", len(chains))
+
         solve = partial(self._solve_chains, data, K, codes, trains * weight)
-        chains = {}
-        for (pair, _, rows), found in zip(
-            tasks, solve_many(solve, tasks, lambda task: padded_size(len(task[2]))), strict=True
-        ):
-            chains |= {(pair, fold): (rows, chain) for fold, chain in found.items()}
-        self.largest_gap_, correct = np.zeros((len(folds), c)), np.zeros((c, len(codes)), bool)
+        solve_many(solve, tasks, lambda task: padded_size(len(task[2])), ended)
+        self.largest_gap_, correct = np.zeros((len(folds), c)), np.zeros((c, len(codes)))
         for fold, (_, test) in enumerate(folds):
             decisions, between = np.zeros((len(self._places), c, len(test))), np.asarray(K[test], np.float64)
             with one_thread():
@@ -125,7 +143,7 @@ class SVCPath(KernelClassifier):
                     told[:] = chain.coef @ between[:, rows].T + chain.bias[:, None]
                     self.largest_gap_[fold] = np.maximum(self.largest_gap_[fold], chain.gap)
             correct[:, test] = votes(decisions.reshape(len(decisions), -1).T, k).reshape(c, -1) == codes[test]
-        self._warn_of_gaps()
+            correct[np.ix_(np.isnan(decisions).any(axis=(0, 2)), test)] = np.nan
         return correct
 
     def _solve_chains(
@@ -142,16 +160,6 @@ class SVCPath(KernelClassifier):
         found = solve_chains(gram, machines, self.Cs_, self.tol, x)
         return {fold: chain._replace(coef=chain.coef[:, :n]) for fold, chain in zip(folds, found, strict=True)}
 
-    def _warn_of_gaps(self) -> None:
-        failed = ~(self.largest_gap_ <= self.tol)  # NaN too
-        if failed.any():
-            warn(
-                f"{failed.sum()} of {failed.size} fits of folds are not certified, with a relative duality gap of up "
-                f"to {self.largest_gap_.max():.3g} (tol {self.tol:.3g}). Consider scaling the data, smaller values of "
-                "C, or a larger tol.",
-                ConvergenceWarning,
-            )
-
     def _correct_against_rest(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
         """Return which left-out samples are correct at each C: all folds and values of a class in one computation."""
         n, k = len(codes), len(self.classes_)
@@ -159,17 +167,19 @@ class SVCPath(KernelClassifier):
         scale = 2 * float(weight.max())
         samples = np.arange(operator.n)
         masks = [(np.isin(samples, train), np.isin(samples, test)) for train, test in folds]
-        values, gaps = [], []
-        for code in [0] if k == 2 else range(k):
-            y = np.where(codes == code, 1.0, -1.0)
-            problem = weighted_problem(operator, y, weight / weight.max(), 0.5, self.loss, self.bias)  # of C = 1
-            if not gaps:
-                Cs: Any = self.Cs
-                self.Cs_ = np.sort(np.asarray(Cs, float)) if np.ndim(Cs) else C_grid(problem, Cs) / scale
-            fits = cross_validate(problem, self.Cs_ * scale, masks, tol=self.tol).fits
-            gaps.append(np.asarray(fits.certificate.relative_gap))
-            values.append(np.zeros((len(self.Cs_), n)))
+        signs = [np.where(codes == code, 1.0, -1.0) for code in ([0] if k == 2 else range(k))]
+        shares, parts = weight / weight.max(), (self.loss, self.bias)
+        problems = [weighted_problem(operator, y, shares, 0.5, *parts) for y in signs]  # of C = 1
+        Cs: Any = self.Cs
+        self.Cs_ = np.sort(np.asarray(Cs, float)) if np.ndim(Cs) else C_grid(problems[0], Cs) / scale
+        values, self.largest_gap_ = np.zeros((len(signs), len(self.Cs_), n)), np.zeros((len(folds), len(self.Cs_)))
+        progress, ended = Progress(self, len(signs) * self.largest_gap_.size), count(1)
+        for value, problem, y in zip(values, problems, signs, strict=True):
+            options: Any = {"tol": self.tol, "callback": lambda *_: progress.say("fits of the folds", next(ended))}
+            fits = cross_validate(problem, self.Cs_ * scale, masks, **options).fits
+            self.largest_gap_ = np.maximum(self.largest_gap_, fits.certificate.relative_gap)
             for fold, (_, test) in enumerate(folds):
-                values[-1][:, test] = np.asarray(fits.margins[fold])[:, test] * y[test]
-        self.largest_gap_ = np.max(gaps, axis=0)
-        return (values[0] > 0) == (codes == 0) if k == 2 else np.argmax(values, axis=0) == codes
+                value[:, test] = np.asarray(fits.margins[fold])[:, test] * y[test]
+                value[np.ix_(np.asarray(fits.status[fold]) == Status.INTERRUPTED, test)] = np.nan
+        right = (values[0] > 0) == (codes == 0) if k == 2 else np.argmax(values, axis=0) == codes
+        return np.where(np.isnan(values).any(axis=0), np.nan, right)

@@ -25,7 +25,7 @@ from jaxsvm.kernels import Linear
 from jaxsvm.loop.bursts import next_burst
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
-from jaxsvm.loop.interruption import result_of, unless, until_halt, watching, with_settings, workers
+from jaxsvm.loop.interruption import result_of, unless, watching, with_settings, workers
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.precision import in_double, matmul, rounded, widened
 from jaxsvm.numerics.sizes import LARGEST_PADDED
@@ -386,7 +386,7 @@ class Chain(NamedTuple):
     """Fits at c values of C, as NumPy arrays."""
 
     coef: np.ndarray  # coefficients of the decision function, `y a`, `(c, n)`
-    bias: np.ndarray  # its constants, `(c,)`
+    bias: np.ndarray  # its constants, `(c,)`; NaN of values that Ctrl-C left out
     gap: np.ndarray  # relative duality gaps, `(c,)`
 
 
@@ -404,24 +404,28 @@ def solve_chains(
     chains = [Chain(np.zeros((c, n)), np.zeros(c), np.full(c, np.inf)) for _ in machines]
 
     def all_values(tol: float) -> list[Any]:
-        return [_chain(gram, data.arrays, Cs, tol, data.form) for data in until_halt(machines)]
+        return [_chain(gram, data.arrays, Cs, tol, data.form) for data in machines if not stop.seen]
 
     with watching() as stop:
         if x is None and n <= MEASURED.samples_of_one_block:
-            found = unless(lambda: stop.seen, all_values, np.float64(tol))
-            stop.check()
-            chains = [Chain(*map(np.array, arrays)) for arrays in found]
+            found = unless(lambda: stop.seen, all_values, np.float64(tol)) or []
+            chains[: len(found)] = [Chain(*map(np.array, arrays)) for arrays in found]
         for data, chain in zip(machines, chains, strict=True):
-            for place in until_halt(np.flatnonzero(~(chain.gap <= tol))):
+            for place in np.flatnonzero(~(chain.gap <= tol)):
+                chain.bias[place], chain.gap[place] = np.nan, np.inf
+                if stop.seen:
+                    continue
                 here, before = data._replace(upper=Cs[place] * data.upper), max(place - 1, 0)
                 if x is not None:
                     solved = solve_in_features(x, here, tol, functools.partial(solve_box, gram, here, tol))
                 else:
                     start = _grown(np, data.y * chain.coef[before], data.upper, Cs[before], Cs[place])
                     solved = solve_box(gram, here._replace(start=np.asarray(start)), tol)
-                chain.coef[place], chain.bias[place] = solved.dual_coef, solved.bias
-                chain.gap[place] = float(solved.certificate.relative_gap)
-            chain.gap[:] = np.inf if is_indefinite(gram, data) else chain.gap
+                if solved.status != Status.INTERRUPTED:
+                    chain.coef[place], chain.bias[place] = solved.dual_coef, solved.bias
+                    chain.gap[place] = float(solved.certificate.relative_gap)
+            unproved = stop.seen and not gram.definite or is_indefinite(gram, data)
+            chain.gap[:] = np.inf if unproved else chain.gap
     return chains
 
 
