@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse
+from sklearn.metrics import accuracy_score, r2_score
 
 import jaxsvm
 from jaxsvm import designs
@@ -142,11 +143,25 @@ def test_folds_of_several_classes_and_of_targets_are_fits_of_the_other_rows():
             held = np.arange(240) % 3 == fold
             others = designs.from_arrays(x[~held], y[~held], weight[~held], regression=regression)
             guess = designs.fit(others, [0.01, 1.0], tol=1e-6, **options).predict(x[held])
-            right = -((guess - y[held, None]) ** 2) if regression else guess == y[held, None]
-            expected = (right * weight[held, None]).sum(axis=0) / weight[held].sum()
+            score = r2_score if regression else accuracy_score
+            expected = [score(y[held], column, sample_weight=weight[held]) for column in guess.T]
             np.testing.assert_allclose(scores.scores[fold], expected, atol=0.04)
     with pytest.warns(ConvergenceWarning, match="MAX_STEPS"):
         designs.cross_validate(rows, [1.0], folds=3, tol=1e-9, max_passes=2, **options)
+
+
+def test_folds_of_targets_have_the_scores_of_cross_validate():
+    """R2 on the same folds, of targets far from 0 too; a fold whose targets are equal has none."""
+    x, _, f = data(90)
+    y, Cs, options = f + 1e6, [0.01, 1.0], {"loss": "epsilon_insensitive", "bias": "free", "tol": 1e-6}
+    scores = designs.cross_validate(designs.from_arrays(x, y, regression=True), Cs, folds=3, **options)
+    problem = jaxsvm.svr_problem(jaxsvm.gram(Linear(), x.astype(float)), y, epsilon=0.1)
+    expected = jaxsvm.cross_validate(problem, Cs, np.arange(90) % 3, tol=1e-6)
+    np.testing.assert_allclose(scores.scores, expected.scores, atol=2e-3)
+    assert scores.C == 1.0 and 0.9 < scores.mean[1] < 1
+    y[::3] = 0.1
+    with pytest.raises(InputError, match="two targets that differ; fold 0 holds out none"):
+        designs.cross_validate(designs.from_arrays(x, y, regression=True), Cs, folds=3, **options)
 
 
 def test_what_takes_no_design_says_what_does():

@@ -588,6 +588,30 @@ def test_a_verbose_estimator_says_how_each_problem_ended(name, capsys):
     assert not capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("SVCPath", {}, ["6 of 6 chains of the folds, ", "3 of 3 problems: CONVERGED, relative gap "]),
+        (
+            "SVCPath",
+            {"loss": "squared_hinge"},
+            ["12 of 12 fits of the folds, ", "3 of 3 problems: CONVERGED, relative gap "],
+        ),
+        ("CoresetSVC", {}, ["3 of 3 problems: CONVERGED, relative gap "]),
+        ("SBPClassifier", {"steps": 50}, ["3 of 3 problems: MAX_STEPS, relative gap "]),
+        ("PegasosClassifier", {"passes": 2}, ["2 of 2 passes: mean loss "]),
+    ],
+)
+def test_folds_coresets_and_passes_have_a_sign_of_life(name, options, said, capsys):
+    options |= {"Cs": [1.0, 10.0], "cv": 2} if name == "SVCPath" else {}
+    getattr(estimators, name)(verbose=True, **options).fit(X, Y)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "left" not in line and "RUNNING" not in line]
+    assert len(lines) == len(said)
+    assert all(line.startswith(f"[{name}] {what}") for line, what in zip(lines, said, strict=True)), lines
+    getattr(estimators, name)(**options).fit(X, Y)
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.thorough
 def test_machines_of_several_classes_take_any_solver():
     """By pairs and against the rest, the papers' solvers find what the chosen ones find; a wrong one is refused."""

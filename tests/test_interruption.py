@@ -215,6 +215,43 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     assert pipeline[-1].fit_status_ == 1 and pipeline.predict(x).shape == (n,)
 
 
+@pytest.mark.parametrize("program", ["_chain", "_solved", "_burst"])
+def test_folds_of_an_estimator_keep_their_scores(program, monkeypatch):
+    """By whole chains, by values of one, and of the squared hinge: a score is that of the whole run, or NaN."""
+    x, y = interrupted.X[:80], interrupted.Y[:80]
+    options = {
+        "Cs": [0.1, 1.0, 10.0],
+        "gamma": 0.5,
+        "cv": 4,
+        "loss": "squared_hinge" if program == "_burst" else "hinge",
+    }
+    if program == "_solved":
+        small = dataclasses.replace(many.MEASURED, samples_of_one_block=16)
+        monkeypatch.setattr(many, "MEASURED", small)
+    whole, part, calls = SVCPath(**options).fit(x, y), SVCPath(**options), []
+    module = bursts if program == "_burst" else many
+    real = getattr(module, program)
+
+    def pressed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 5 - 2 * (program == "_chain"):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        return real(*arguments)
+
+    pressed.ahead = getattr(real, "ahead", None)
+    monkeypatch.setattr(module, program, pressed)
+    Interruption.last = -math.inf
+    with pytest.raises(KeyboardInterrupt, match="scores_ has .* of 12 scores of folds"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+        part.fit(x, y)
+    known = np.isfinite(part.scores_)
+    assert 1 < known.sum() < 12
+    np.testing.assert_array_equal(part.scores_[known], whole.scores_[known])
+    np.testing.assert_array_equal(part.largest_gap_ <= part.tol, known)
+    assert part.C_ in part.Cs_[known.any(axis=0)]
+
+
 def test_a_pass_ends_between_chunks():
     """No further chunk is read, and the descent keeps what it had before the pass."""
     read = []

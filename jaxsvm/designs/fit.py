@@ -33,7 +33,7 @@ from jaxsvm.errors import ConvergenceWarning, DataError, InputError, require_fin
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import Interruption, answering, run_passes
-from jaxsvm.model_selection.cross_validation import Scores
+from jaxsvm.model_selection.cross_validation import Scores, r2
 from jaxsvm.models.model import Model
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
@@ -290,7 +290,7 @@ def cross_validate(
     """Score values of C on folds of the rows, with the passes of all folds and values shared.
 
     Row i is held out in fold `i % folds`. Scores are weighted accuracies, of several classes those of the largest
-    decision value, or negative mean squared errors of targets. They take one more pass, after Ctrl-C too.
+    decision value, or R2 of targets, as in `jaxsvm.cross_validate`. They take one more pass, after Ctrl-C too.
 
     Args:
         design: Rows of classes, or with targets.
@@ -309,7 +309,7 @@ def cross_validate(
         The scores, `(folds, k)`: `scores.C` is the best value. A machine that is not certified is warned of.
 
     Raises:
-        InputError: On arguments that cannot be used.
+        InputError: On arguments that cannot be used, or if the targets of a fold are equal.
     """
     values = _values(Cs).ravel()
     require_whole("folds", folds, 2)
@@ -318,10 +318,18 @@ def cross_validate(
     run = Run(design, Evaluate(loss, folds), machines, bias, epsilon, tol)
     codes = run_to_end(run, None, max_passes, max_seconds, None, callback, interrupt)
     _warn(codes, [run.certificate(k).relative_gap for k in range(len(machines))])
-    best = run.points(list(range(len(machines))))._replace(w=np.stack([lane.best for lane in run.lanes]))
-    missed, weight = design.total(Missed(run.evaluate, len(values)), best)
-    missed = missed / weight[:, None]
-    return Scores(values, -missed if design.classes is None else 1 - missed)
+    w, mean = np.stack([lane.best for lane in run.lanes]).reshape(folds, -1, design.d + 1), np.zeros(0)
+    if design.classes is None:  # the mean of a fold's own targets is scored as one more value
+        mean = run.described[-2 * folds :: 2] / run.described[:folds]
+        w = np.append(w, np.pad(mean[:, None, None] - run.centre, ((0, 0), (0, 0), (design.d, 0))), axis=1)
+    points = run.points([0])._replace(w=w.reshape(-1, design.d + 1))
+    missed, weight = design.total(Missed(run.evaluate, len(values) + (design.classes is None)), points)
+    if design.classes is not None:
+        return Scores(values, 1 - missed / weight[:, None])
+    equal = np.flatnonzero(~(missed[:, -1] > weight * (1e-12 * mean) ** 2))  # but for rounding of the mean
+    if len(equal):
+        raise InputError(f"folds: R2 needs two targets that differ; fold {equal[0]} holds out none: use fewer folds.")
+    return Scores(values, r2(missed[:, :-1], missed[:, -1:]))
 
 
 def run_to_end(

@@ -404,6 +404,11 @@ def _validated(
     return CrossValidation(values, scores, number_of, stacked(fits))
 
 
+def r2(errors: np.ndarray, of_mean: Any) -> np.ndarray:
+    """Return R2 of sums of squared errors, `of_mean` being those of the targets' mean."""
+    return 1 - errors / of_mean
+
+
 def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray, score: str) -> np.ndarray:
     """Return the score at each C, from margins of the held-out samples in primal scale, `(k,)`."""
     held = mask & (weights > 0)
@@ -412,7 +417,7 @@ def _scores(fit: Fit, mask: np.ndarray, labels: np.ndarray, weights: np.ndarray,
     margins[unknown | (np.asarray(fit.status) == Status.INTERRUPTED)] = np.nan
     w, sign = weights[held], labels[held]
     if score == "r2":
-        return 1 - ((margins - sign) ** 2) @ w / (w @ (sign - np.average(sign, weights=w)) ** 2)
+        return r2(((margins - sign) ** 2) @ w, w @ (sign - np.average(sign, weights=w)) ** 2)
     if score == "squared_hinge":
         return -(w * np.maximum(0, 1 - margins) ** 2).sum(axis=1) / w.sum()
     right = np.where(np.isnan(margins), np.nan, is_right(margins, sign))
