@@ -32,7 +32,7 @@ from jaxsvm.designs.contract import Chunk, Design, Total
 from jaxsvm.designs.losses import REACHES, Describe, Evaluate, Lanes, Near, Spread, Sums
 from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.places.arrays import ArrayDesign, unless_halted
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require
 from jaxsvm.loop.interruption import run_passes, until_halt, watching
 from jaxsvm.numerics.hinge_program import hinge_minimum, simplex_maximum, solved
 from jaxsvm.numerics.precision import rounding
@@ -253,8 +253,7 @@ class Run:
         require_memory(needed, what, "fit some at a time, or fewer features", min(known, default=None))
         design, classes = self.design, self.design.classes
         weights, x, moments = self.describe()
-        if not self.weight > 0:
-            raise InputError("design has no row with a positive weight: at least one must count.")
+        require(self.weight > 0, "design has no row with a positive weight: at least one must count.")
         first, second = moments.sum(axis=0) / self.weight  # of targets
         unit = 1.0 if classes is not None else float(np.sqrt(max(second - first**2, 0))) or 1.0
         part = None if init is not None else self.part_of_rows()

@@ -29,7 +29,7 @@ from jaxsvm.designs.descent import Lane, Machine, Run
 from jaxsvm.designs.features import applied
 from jaxsvm.designs.losses import LOSSES, Evaluate, Missed
 from jaxsvm.designs.measured import MEASURED
-from jaxsvm.errors import ConvergenceWarning, DataError, InputError, require_finite, warn
+from jaxsvm.errors import ConvergenceWarning, DataError, InputError, require, require_finite, warn
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import Interruption, answering, run_passes
@@ -75,10 +75,8 @@ def restored(run: Run, path: str | os.PathLike[str] | None) -> bool:
         run.describe()
         same = np.allclose(run.described, described, rtol=1e-9, atol=1e-9 * np.abs(described).max())
         other = [] if same else ["sums over the rows"]
-    if other:
-        raise InputError(
-            f"checkpoint is {name!r}: it is of another run ({', '.join(other)} differ); remove it or name another file."
-        )
+    wrong = f"it is of another run ({', '.join(other)} differ); remove it or name another file."
+    require(not other, f"checkpoint is {name!r}: {wrong}")
     run.lanes, run.passes, run.centre = lanes, run.passes + kept["passes"], kept["centre"]
     return True
 
@@ -377,11 +375,9 @@ def _points(run: Run, init: DesignFit | None) -> np.ndarray | None:
     if init is None:
         return None
     points = np.concatenate([init.coef, init.intercept[..., None]], axis=-1).reshape(-1, init.coef.shape[-1] + 1)
-    if points.shape != (len(run.machines), run.design.d + 1):
-        raise InputError(
-            f"init has {len(points)} machines of {points.shape[1] - 1} features: {len(run.machines)} machines of "
-            f"{run.design.d} are needed."
-        )
+    shape = (len(run.machines), run.design.d + 1)
+    has, need = (f"{many} machines of {p - 1} features" for many, p in (points.shape, shape))
+    require(has == need, f"init has {has}: {need} are needed.")
     require_finite("init", points)
     return points
 
@@ -419,8 +415,5 @@ def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes
 def _warn(codes: list[Status], gaps: Any) -> None:
     failed = [code for code in codes if code != Status.CONVERGED]
     if failed:
-        warn(
-            f"{len(failed)} of {len(codes)} fits ended as {failed[0].name}, with a gap of up to {np.max(gaps):.2g}. "
-            f"{ADVICE[failed[0]]}",
-            ConvergenceWarning,
-        )
+        ended = f"ended as {failed[0].name}, with a gap of up to {np.max(gaps):.2g}. {ADVICE[failed[0]]}"
+        warn(f"{len(failed)} of {len(codes)} fits {ended}", ConvergenceWarning)

@@ -16,7 +16,7 @@ from sklearn.utils import column_or_1d, get_tags
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
-from jaxsvm.errors import InputError, warn
+from jaxsvm.errors import require, warn
 from jaxsvm.estimators.kernel_values import FLOAT32_ERROR, VALUES_PER_BLOCK, KernelValues, kernel_values
 from jaxsvm.estimators.machines import decisions
 from jaxsvm.estimators.validation import (
@@ -60,11 +60,9 @@ class JaxsvmEstimator(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         version = state.get("_jaxsvm_version")
-        if version != __version__:
-            raise InputError(
-                f"a pickle of {type(self).__name__} was written by jaxsvm {version or 'of an unknown version'}, and "
-                f"this is {__version__}: install that version, or train again."
-            )
+        written = f"a pickle of {type(self).__name__} was written by jaxsvm {version or 'of an unknown version'}"
+        need = f"this is {__version__}: install that version, or train again."
+        require(version == __version__, f"{written}, and {need}")
         super().__setstate__({name: value for name, value in state.items() if name != "_jaxsvm_version"})
 
 
@@ -325,11 +323,9 @@ def require_finite(coef: np.ndarray, solved: Sequence[Solved]) -> None:
     unknown = (Status.NOT_PSD, Status.MAX_STEPS)
     numbers = [float(solution.certificate.primal) for solution in solved if solution.status not in unknown]
     numbers += [solution.bias for solution in solved]
-    if not np.isfinite(numbers).all() or not np.isfinite(coef).all():
-        raise InputError(
-            "The dual coefficients or intercepts are not finite. The input data may contain large values and need to "
-            "be preprocessed."
-        )
+    finite = bool(np.isfinite(numbers).all() and np.isfinite(coef).all())
+    cause = "The input data may contain large values and need to be preprocessed."
+    require(finite, f"The dual coefficients or intercepts are not finite. {cause}")
 
 
 def dense(values: Any) -> np.ndarray:

@@ -33,14 +33,7 @@ from jaxsvm.estimators.machines import (
     train,
     undecided,
 )
-from jaxsvm.estimators.validation import (
-    ClassWeight,
-    Seed,
-    class_factors,
-    classes_of,
-    costs,
-    require_classes,
-)
+from jaxsvm.estimators.validation import ClassWeight, Seed, class_factors, classes_of, costs, require_classes
 from jaxsvm.loop.interruption import estimating, until_halt
 from jaxsvm.loop.many import BoxData, Solved
 from jaxsvm.models.machines import votes

@@ -21,9 +21,8 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from jaxsvm.errors import InputError, of_a_user
+from jaxsvm.gram import build
 from jaxsvm.gram import measured as gram
-from jaxsvm.gram.build import gram as gram_of
-from jaxsvm.gram.build import require_symmetric
 from jaxsvm.gram.operators import DenseGram, TiledGram
 from jaxsvm.kernels import RBF, Kernel, Linear, Precomputed
 from jaxsvm.kernels.distances import NEAR, furthest
@@ -93,7 +92,7 @@ class KernelValues:
             values = of_a_user(self.kernel, x, z)
             values = np.asarray(values.toarray() if sp.issparse(values) else values)
             if x is z and values.ndim == 2 and values.shape[0] == values.shape[1]:
-                require_symmetric("kernel(X, X)", values)
+                build.require_symmetric("kernel(X, X)", values)
             return values.astype(np.float64)
         out = None
         for rows, values in self.blocks(x, z):
@@ -217,9 +216,8 @@ def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) 
     if kernel == "precomputed":
         return KernelValues("precomputed", {}, None)
     if kernel == "poly" and (degree < 1 or coef0 < 0):
-        raise InputError(
-            f"degree is {degree} and coef0 {coef0}: degree >= 1 and coef0 >= 0 are needed, or it is no kernel."
-        )
+        need = "degree >= 1 and coef0 >= 0 are needed, or it is no kernel."
+        raise InputError(f"degree is {degree} and coef0 {coef0}: {need}")
     if kernel == "linear":
         gamma = 0.0
     width = 1.0 / X.shape[1] if gamma == "auto" else float(gamma_scale(X) if gamma == "scale" else gamma)
@@ -271,7 +269,7 @@ class Samples(NamedTuple):
         if self.K is not None:
             return self.operator(parts, size)
         x = self.points(parts)
-        return gram_of(self.values.kernel, x if sp.issparse(x) else padded_rows(x, size))
+        return build.gram(self.values.kernel, x if sp.issparse(x) else padded_rows(x, size))
 
     def features(self, parts: Sequence[Any], size: int) -> np.ndarray | None:
         """Return the points in these slices, with absent ones up to `size`, if a machine is solved in their space."""
@@ -329,7 +327,7 @@ def _held(values: KernelValues, X: Any, tol: float, alone: bool) -> Samples:  # 
     n, definite = X.shape[0], values.definite
     if values.by_values:
         if values.name == "precomputed":
-            require_symmetric("X", np.asarray(X))
+            build.require_symmetric("X", np.asarray(X))
         return Samples(values, None, np.asarray(X))
     if sp.issparse(X) and n > LARGEST_PADDED:
         return Samples(values, X, None, definite=definite)

@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 from threadpoolctl import ThreadpoolController
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import require
 from jaxsvm.estimators.kernel_values import Samples, samples
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.many import (
@@ -65,8 +65,7 @@ def undecided(machine: Machine) -> Solved:
 
 def require_storable(n: int, most: int, instead: str) -> None:
     """Refuse n samples if kernel values of at most `most` are stored; `instead` names the estimator to use."""
-    if n > most:
-        raise InputError(f"X has {n} samples: kernel values of up to {most} are stored; use {instead}.")
+    require(n <= most, f"X has {n} samples: kernel values of up to {most} are stored; use {instead}.")
 
 
 def first_at_bounds(budget: float, upper: np.ndarray) -> np.ndarray:

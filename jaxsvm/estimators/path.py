@@ -25,7 +25,6 @@ from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.machines import votes
 from jaxsvm.path.solve import checked_values
 from jaxsvm.problems.arguments import require_costs
-from jaxsvm.results.fit import Status
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -180,6 +179,6 @@ class SVCPath(KernelClassifier):
             self.largest_gap_ = np.maximum(self.largest_gap_, fits.certificate.relative_gap)
             for fold, (_, test) in enumerate(folds):
                 value[:, test] = np.asarray(fits.margins[fold])[:, test] * y[test]
-                value[np.ix_(np.asarray(fits.status[fold]) == Status.INTERRUPTED, test)] = np.nan
+                value[np.ix_(fits.status.name[fold] == "INTERRUPTED", test)] = np.nan
         right = (values[0] > 0) == (codes == 0) if k == 2 else np.argmax(values, axis=0) == codes
         return np.where(np.isnan(values).any(axis=0), np.nan, right)

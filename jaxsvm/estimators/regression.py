@@ -12,13 +12,7 @@ from sklearn.base import OutlierMixin, RegressorMixin, _fit_context
 
 from jaxsvm.estimators.base import LibsvmEstimator
 from jaxsvm.estimators.kernel_values import Samples, samples
-from jaxsvm.estimators.machines import (
-    MOST_VARIABLES,
-    Progress,
-    first_at_bounds,
-    require_storable,
-    solve,
-)
+from jaxsvm.estimators.machines import MOST_VARIABLES, Progress, first_at_bounds, require_storable, solve
 from jaxsvm.estimators.validation import POSITIVE, costs
 from jaxsvm.loop.interruption import estimating
 from jaxsvm.loop.many import BoxData, Solved, constant_solution, solve_by_driver

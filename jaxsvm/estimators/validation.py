@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Hidden, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require
 from jaxsvm.kernels import Kernel
 from jaxsvm.runtime.arrays import require_own_process
 from jaxsvm.solvers.contract import Solver
@@ -103,10 +103,8 @@ def labelled(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any)
     Returns points, the class of each sample, `(n,)`, and weights of samples times factors of their classes, `(n,)`.
     """
     if y is None and hasattr(X, "chosen"):
-        raise InputError(
-            "X is a design: `jaxsvm.designs.fit(X, C, loss=...)` fits rows wherever they lie, and predicts (squares "
-            "of hinges count half there: 2 C)."
-        )
+        fits = "fits rows wherever they lie, and predicts (squares of hinges count half there: 2 C)."
+        raise InputError(f"X is a design: `jaxsvm.designs.fit(X, C, loss=...)` {fits}")
     X, y = checked(estimator, X, y, **options)
     estimator.classes_, codes = classes_of(y)
     weight = weights_of(estimator, X, y, sample_weight)
@@ -144,11 +142,9 @@ def class_factors(
     count as 0.
     """
     for label, factor in class_weight.items() if isinstance(class_weight, dict) else ():
-        if not (isinstance(factor, Real) and 0 <= float(factor) < np.inf):
-            raise InputError(
-                f"class_weight is {factor!r} for the class {label!r}: a finite factor >= 0 is needed, where 0 leaves "
-                "the class out."
-            )
+        usable = isinstance(factor, Real) and 0 <= float(factor) < np.inf
+        need = "a finite factor >= 0 is needed, where 0 leaves the class out."
+        require(usable, f"class_weight is {factor!r} for the class {label!r}: {need}")
     if not (isinstance(class_weight, str) and class_weight == "balanced"):
         return np.asarray(compute_class_weight(class_weight, classes=classes, y=y), np.float64)
     sums = np.bincount(np.searchsorted(classes, y), None if weight is None else np.maximum(weight, 0), len(classes))

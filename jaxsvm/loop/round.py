@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import is_concrete, require
 from jaxsvm.gram.operators import with_values
 from jaxsvm.gram.spread import SpreadGram
 from jaxsvm.loop.interruption import unless
@@ -234,13 +234,7 @@ def can_correct(problem: Problem, solver: Solver) -> bool:
     return problem.corrects and (jnp.finfo(problem.dtype).bits < 64 or solver.carries_weights(problem))
 
 
-def _assessed(
-    problem: Problem,
-    solver: Solver,
-    state: Any,
-    may_end: Array,
-    how: Certifying,
-) -> tuple[Any, ...]:
+def _assessed(problem: Problem, solver: Solver, state: Any, may_end: Array, how: Certifying) -> tuple[Any, ...]:
     """Recompute the state and certify it, in twice the precision unless provisional.
 
     Return the state, its certified point, the stop rule's excess, the objective, whether all is finite, and whether the
@@ -364,8 +358,7 @@ def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
     if n == size:
         return init
     shape = np.shape(init.point if isinstance(init, Start) else init)
-    if shape != (n,):
-        raise InputError(f"init has weights of shape {shape}: ({n},) is needed.")
+    require(shape == (n,), f"init has weights of shape {shape}: ({n},) is needed.")
     if not isinstance(init, Start):
         return lengthened(init, size, 0)
     point, margins = (lengthened(part, size, 0) for part in (init.point, init.margins))

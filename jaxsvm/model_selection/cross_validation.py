@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError, is_concrete, require
 from jaxsvm.gram.build import landmarks_among
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.gram.spread import of_whole
@@ -80,8 +80,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
     """
     if not isinstance(n, int | np.integer) or n < 1:
         raise InputError(f"n is {n!r}: the number of values, at least 1, is needed.")
-    if not is_concrete(problem):
-        raise InputError("C_grid needs concrete arrays: call it outside jit and vmap.")
+    require(is_concrete(problem), "C_grid needs concrete arrays: call it outside jit and vmap.")
     if not (change > 0 and largest >= 10):
         raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
     require_problem(problem)
@@ -334,13 +333,11 @@ def cross_validate(
     Raises:
         InputError: If an argument cannot be used.
     """
-    if not is_concrete(problem, Cs, folds):
-        raise InputError("cross_validate needs concrete arrays: call it outside jit and vmap.")
+    require(is_concrete(problem, Cs, folds), "cross_validate needs concrete arrays: call it outside jit and vmap.")
     require_problem(problem)
     if not host_drives(problem.gram):
         raise InputError("problem is on a mesh of several processes: fit `problem.weighted(fold)` for each fold.")
-    if problem.parameter is None:
-        raise InputError(f"problem is a {type(problem).__name__}: it has no C to choose.")
+    require(problem.parameter is not None, f"problem is a {type(problem).__name__}: it has no C to choose.")
     values = np.asarray(checked_values(Cs, problem.kind), float)
     scores = ("r2",) if problem.regression else SCORES
     score = score or scores[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -50,8 +50,7 @@ def fold_masks(labels: np.ndarray, folds: "Folds", seed: int = 0) -> list[Fold]:
     else:
         splits = hasattr(folds, "split") and not isinstance(folds, str | bytes)
         masks = _of_pairs(_split(folds, labels) if splits else folds, n)
-    if not masks:
-        raise InputError(f"folds holds no fold (a generator can be used once only): {FORMS}.")
+    require(len(masks) > 0, f"folds holds no fold (a generator can be used once only): {FORMS}.")
     return masks
 
 
@@ -149,8 +148,7 @@ def _mask(part: Any, n: int, where: str) -> Bool[np.ndarray, " n"]:
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if array.ndim == 1 and array.dtype == bool:
-        if len(array) != n:
-            raise InputError(f"{where} is a mask of {len(array)}: {n} are needed, one a sample.")
+        require(len(array) == n, f"{where} is a mask of {len(array)}: {n} are needed, one a sample.")
         return array.copy()
     if array.ndim == 1 and not len(array):
         return np.zeros(n, bool)

@@ -284,15 +284,9 @@ def _record(objective: Objective, data: HeldOut, parameters: Any, value: Any, ou
     kernel = jax.tree.map(np.asarray, objective.kernel(parameters[1], data.leaves))
     codes = np.asarray(outcome.fit.status.code)
     norm = np.sqrt(sum(float((np.asarray(leaf, np.float64) ** 2).sum()) for leaf in jax.tree.leaves(gradient)))
-    return Record(
-        loss=float(value),
-        error=float(outcome.error),
-        C=float(jnp.exp(parameters[0])),
-        kernel=kernel,
-        relative_gap=float(np.max(outcome.fit.certificate.relative_gap)),
-        status=Status(codes[np.argmax(codes != Status.CONVERGED)]),
-        gradient_norm=float(norm),
-    )
+    loss, error, C = float(value), float(outcome.error), float(jnp.exp(parameters[0]))
+    gap, status = float(np.max(outcome.fit.certificate.relative_gap)), codes[np.argmax(codes != Status.CONVERGED)]
+    return Record(loss, error, C, kernel, gap, Status(status), float(norm))
 
 
 def _finish(search: _Search, data: HeldOut, objective: Objective, stopped: str, stop: Interruption) -> Tuned:

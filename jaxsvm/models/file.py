@@ -163,7 +163,6 @@ def _described(part: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _rebuilt(described: Any, arrays: Any) -> Any:
-    """Return the part of a model that `_described` described."""
     if isinstance(described, list):
         return tuple(_rebuilt(part, arrays) for part in described)
     if not isinstance(described, dict):

@@ -150,10 +150,9 @@ def _kernel_values(graph: Graph, kernel: Any, x: str, z: np.ndarray) -> str:
     if kind is Laplacian:
         return graph("Exp", graph("Neg", _by_differences(graph, x, z, _double(kernel.gamma), power=1)))
     if kind not in (Linear, Polynomial, Sigmoid):
-        raise InputError(
-            f"model has the kernel {kind.__name__}, a function of your own, for which ONNX has no operators: train "
-            "with a kernel of jaxsvm.kernels, or predict by jaxsvm."
-        )
+        own = "a function of your own, for which ONNX has no operators"
+        remedy = "train with a kernel of jaxsvm.kernels, or predict by jaxsvm."
+        raise InputError(f"model has the kernel {kind.__name__}, {own}: {remedy}")
     products = graph("MatMul", x, z.T)
     if kind is not Linear:
         products = graph("Add", graph("Mul", products, _double(kernel.gamma)), _double(kernel.coef0))
@@ -232,7 +231,6 @@ def _labels(classes: tuple[Any, ...]) -> np.ndarray:
 
 
 def _dense(x: Any) -> np.ndarray:
-    """Return dense points; refuse those that would take more than a file may hold."""
     kind = "sparse support vectors" if isinstance(x, CSR) else "support vectors"
     require(
         8 * x.shape[0] * x.shape[1] <= MOST_BYTES,

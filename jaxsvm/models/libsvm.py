@@ -275,10 +275,8 @@ def _require_writable(model: Model, integers: int) -> None:
         kind = type(basis).__name__ if kernel is None else type(kernel).__name__
         faults.append(f"{kind}, where LIBSVM knows linear, polynomial, RBF (of one gamma) and sigmoid kernels")
     if model.scaling is not None:
-        faults.append(
-            "a scaling, which LIBSVM's format does not hold (pass the last step of a pipeline, `pipeline[-1]`, or "
-            "`dataclasses.replace(model, scaling=None)`, and give svm-predict scaled points)"
-        )
+        instead = "pass the last step of a pipeline, `pipeline[-1]`, or `dataclasses.replace(model, scaling=None)`"
+        faults.append(f"a scaling, which LIBSVM's format does not hold ({instead}, and give svm-predict scaled points)")
     if integers < len(classes):
         named, others = ", ".join(map(str, classes))[:80], tuple(range(len(classes)))
         remedy = f"fit an estimator on integers, or `dataclasses.replace(model, classes={others})`"

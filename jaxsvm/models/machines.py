@@ -118,16 +118,13 @@ def one_versus_one(make: Callable[[Any], Problem], labels: ArrayLike, classes: i
 def _checked(labels: Any, classes: int | None) -> tuple[Any, int]:
     """Return class codes, a NumPy array `(n,)` where they are concrete, and the number of classes."""
     codes = np.asarray(labels) if is_concrete(labels) else labels
-    if codes.ndim != 1 or not np.issubdtype(codes.dtype, np.integer):
-        raise InputError(
-            f"labels is an array {codes.shape} of {codes.dtype}: class codes 0 to k - 1 are needed, integers (n,); "
-            "`names, codes = np.unique(labels, return_inverse=True)` makes them."
-        )
+    integral = codes.ndim == 1 and np.issubdtype(codes.dtype, np.integer)
+    need = "class codes 0 to k - 1, integers (n,), are needed: `np.unique(labels, return_inverse=True)[1]` makes them."
+    require(integral, f"labels is an array {codes.shape} of {codes.dtype}: {need}")
     if codes.dtype.itemsize < 4:
         codes = codes.astype(np.int32)  # which holds any k
     known = is_concrete(codes)
-    if classes is None and not known:
-        raise InputError("classes is None: inside jit the number of classes must be given, as in `classes=3`.")
+    require(classes is not None or known, "classes is None: give the number of classes inside jit, as in `classes=3`.")
     k = int(codes.max(initial=0)) + 1 if classes is None else classes
     require(k >= 2, f"classes is {k}: two or more are needed.")
     if known:
@@ -194,8 +191,7 @@ def fit_many(
         InputError: On arguments that cannot be used.
         KeyboardInterrupt: As `interrupt` says.
     """
-    if not isinstance(machines, Machines):
-        raise InputError(f"machines is a {type(machines).__name__}: `one_versus_rest` or `one_versus_one` makes them.")
+    require_part("machines", machines, "by_pairs", "`one_versus_rest` or `one_versus_one` makes them")
     if solver is not None and tol is not None:
         raise InputError("tol is for fits without a solver of their own: name it there, as in `WorkingSet(tol=1e-3)`.")
     given = (machines, solver, tol, key)
@@ -208,8 +204,7 @@ def fit_many(
             return stacked(fits)
         pairs = zip(machines, fits, strict=True)  # traced for derivatives alone
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(differentiable(*pair) for pair in pairs))
-    what = "callback and max_seconds need concrete arrays: call `fit_many` outside jit and vmap."
-    require(max_seconds is None and callback is None, what)
+    require(max_seconds is callback is None, "callback and max_seconds need concrete arrays, outside jit and vmap.")
 
     def solved(lane: Problem) -> Fit:
         return fit(dataclasses.replace(lane, gram=machines.gram), solver, tol=tol, key=key)
@@ -218,9 +213,7 @@ def fit_many(
     return (jax.jit(lanes) if is_concrete(constant) else lanes)(machines.lanes)
 
 
-def _one_by_one(
-    machines: Machines, solver: Solver | None, tol: Any, key: Any, stop: Interruption, callback: Any
-) -> list[Fit]:
+def _one_by_one(machines: Machines, solver: Any, tol: Any, key: Any, stop: Interruption, callback: Any) -> list[Fit]:
     """Solve concrete machines in order, until Ctrl-C or the time limit."""
     key, tol = jax.random.key(0) if key is None else key, 1e-4 if tol is None else tol
     options, n = Options(may_change=solver is None), machines.gram.n

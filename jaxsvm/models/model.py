@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Shaped
 
 from jaxsvm.datasets.labels import UNSEEN, Layout, Wanted, array_of, choose
 from jaxsvm.datasets.scaling import Scaling
-from jaxsvm.errors import InputError, is_concrete, require_part, warn
+from jaxsvm.errors import InputError, is_concrete, require, require_part, warn
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.models.file import Model, load_model, scipy_rows
@@ -60,25 +60,22 @@ def compact(
     Raises:
         InputError: Under tracing, for a fit with lanes, or for machines of another kind.
     """
-    if not is_concrete(fit, problem):
-        raise InputError("fit is being traced: the support's size is not known yet; call `compact` outside jit.")
+    require(is_concrete(fit, problem), "fit is being traced: its support has no size yet; call `compact` outside jit.")
     _require_fit_of(problem, fit)
     numbers = classes is None or not isinstance(problem, Machines) and problem.regression
     coefficients, classes = fit.dual_coef, None if numbers else tuple(np.asarray(classes, object).tolist())
     if isinstance(problem, Machines):
         coefficients, classes = coefficients.T, tuple(range(problem.classes)) if classes == (-1, 1) else classes
         if not problem.by_pairs or classes is None or len(classes) != problem.classes or problem.classes < 3:
-            raise InputError(
-                f"problem has {problem.classes} classes{'' if problem.by_pairs else ', each against the rest'}, and "
-                f"classes is {classes}: a model holds all pairs (`one_versus_one`) of three classes or more, and a "
-                "name for each; keep the fit and its machines otherwise."
-            )
+            kind = "" if problem.by_pairs else ", each against the rest"
+            need = "a model holds all pairs (`one_versus_one`) of three classes or more, and a name for each"
+            has = f"problem has {problem.classes} classes{kind}, and classes is {classes}"
+            raise InputError(f"{has}: {need}; keep the fit and its machines otherwise.")
     basis, coef = _without_zeros(*problem.gram.expansion(coefficients))
     return Model(basis, coef, fit.bias, fit.R, fit.certificate, scaling, classes, layout)
 
 
 def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
-    """Keep the samples with a coefficient that is not 0, by NumPy."""
     if not isinstance(basis, KernelBasis):  # features: the coefficients are a weight vector
         return basis, coef
     values = np.asarray(coef)
@@ -237,7 +234,6 @@ def _signs(values: Any) -> Any:
 
 
 def _require_known(values: Any) -> None:
-    """Refuse concrete decision values that are NaN."""
     unknown = np.isnan(np.asarray(values)) if is_concrete(values) else np.zeros((0,), bool)
     if unknown.any():
         rows = np.flatnonzero(unknown.reshape(len(unknown), -1).any(axis=1))

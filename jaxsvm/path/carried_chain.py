@@ -124,7 +124,6 @@ class CarriedChain:
         ]
 
     def _whole(self, problem: BoxProblem) -> Fit:
-        """Solve the whole problem as a fit of its own."""
         warm = None if self.last_fit is None else Start.of(self.last_fit, cast(BoxProblem, self.last_problem))
         warm = warm if self.failed_fit is None else Start.of(self.failed_fit, problem)
         tol = self.solver.tol
@@ -138,7 +137,6 @@ class CarriedChain:
         return fitted
 
     def _still_valid(self, problem: BoxProblem, point: CarriedPoint) -> Fit | None:
-        """Return the last solution if it solves this problem too."""
         if float(problem.C) < float(point.C):
             return None  # it may be infeasible
         if float(problem.C) > float(point.valid_up_to):
@@ -213,7 +211,6 @@ def sets_at_once(size: int) -> int:
 
 
 def _differ(a: Array, b: Array) -> Bool[Array, " n"]:
-    """Return where two values differ by more than their own rounding; bounds may be larger by ten decades."""
     return jnp.abs(a - b) > 1e-14 * jnp.maximum(jnp.abs(a), jnp.abs(b))
 
 
@@ -307,7 +304,6 @@ def solve_kept(
 
 
 def _over(value: Array, threshold: Array) -> Array:
-    """Return a value over its threshold, which may be 0 or negative: then 0 or infinite."""
     return jnp.where(value > threshold, jnp.where(threshold > 0, value / threshold, jnp.inf), 0)
 
 

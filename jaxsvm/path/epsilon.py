@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.errors import ConvergenceWarning, InputError, warn
+from jaxsvm.errors import ConvergenceWarning, InputError, require, warn
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.interruption import Halt, watching
 from jaxsvm.loop.measured import MEASURED
@@ -73,9 +73,8 @@ class EpsilonPath:
             low, high = float(np.min(self.lower)), float(np.max(self.upper))
             raise InputError(f"C is {float(C):.6g}: the path reaches from {low:.6g} to {high:.6g}.")
         logs = np.abs(np.log(np.asarray(self.path.Cs, float)[holds] / float(C)))
-        fitted = self.path[int(holds[np.argmin(logs)])]
-        assert isinstance(fitted, Fit)
-        return fitted
+        nearest = int(holds[np.argmin(logs)])
+        return jax.tree.map(lambda leaf: leaf[nearest], self.path.fits)
 
 
 @transfers
@@ -111,20 +110,15 @@ def epsilon_path(
     """
     for name, value in (("epsilon", epsilon), ("C_min", C_min), ("C_max", C_max)):
         require_positive(name, value)
-    if not float(epsilon) < 1:
-        raise InputError(f"epsilon is {epsilon}: a relative error in (0, 1) is needed.")
-    if not float(C_min) <= float(C_max):
-        raise InputError(f"C_min is {C_min} and C_max {C_max}: 0 < C_min <= C_max is needed.")
+    require(float(epsilon) < 1, f"epsilon is {epsilon}: a relative error in (0, 1) is needed.")
+    require(float(C_min) <= float(C_max), f"C_min is {C_min} and C_max {C_max}: 0 < C_min <= C_max is needed.")
     require_problem(problem)
-    if problem.kind not in ("box", "squared hinge"):
-        made = "`svm_problem`, `hinge_problem` or `box_problem`"
-        raise InputError(f"problem is a {type(problem).__name__}: one of {made} is needed.")
+    made = "one of `svm_problem`, `hinge_problem` or `box_problem` is needed."
+    require(problem.kind in ("box", "squared hinge"), f"problem is a {type(problem).__name__}: {made}")
     least = ROUNDINGS * float(np.finfo(problem.dtype).eps)
-    if not float(epsilon) > least:
-        raise InputError(
-            f"epsilon is {epsilon}: {problem.dtype} numbers prove no relative error below {least:.1g}; take a "
-            "larger one, or float64 data (with x64 turned on)."
-        )
+    proves = f"{problem.dtype} numbers prove no relative error below {least:.1g}"
+    remedy = "take a larger one, or float64 data (with x64 turned on)."
+    require(float(epsilon) > least, f"epsilon is {epsilon}: {proves}; {remedy}")
     # A tenth more than a twentieth of epsilon would save few steps.
     options = PathOptions(jax.random.key(0), solver, 0.05 * float(epsilon), screen=screen)
     options.require([problem], [C_min, C_max])
@@ -135,9 +129,7 @@ def epsilon_path(
         link = chain_link(prepared, chosen, options, stop)
 
         def solved(C: float) -> _Step:
-            if stop.seen:
-                raise Halt
-            step = _solved(prepared, link, chosen, epsilon, C)
+            step = _solved(prepared, link, chosen, epsilon, stop, C)
             try:
                 if callback is not None:
                     callback(C, trimmed(step.fit, problem.n))
@@ -204,11 +196,11 @@ def _joined(a: _Step, b: _Step) -> tuple[_Step, _Step, float]:
     return a._replace(upper=max(a.upper, upper)), b._replace(lower=min(b.lower, lower)), up + down
 
 
-def _solved(template: Any, link: Callable[[Any], Fit], solver: Solver, epsilon: float, C: float) -> _Step:
+def _solved(template: Any, link: Callable[[Any], Fit], solver: Solver, epsilon: float, stop: Any, C: float) -> _Step:
     """Solve the problem at C; the interval has no end if no sample has a loss."""
     problem = template.at(C)
     fitted = link(problem)
-    if int(fitted.status) == Status.INTERRUPTED:
+    if stop.seen:
         raise Halt
     lossless = without_loss(problem, solver, fitted, epsilon)
     step = _step(C, problem, fitted if lossless is None else lossless, epsilon)

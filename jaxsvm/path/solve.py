@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.errors import InputError, is_concrete, require, require_finite
 from jaxsvm.gram.build import at_width, at_widths, require_width
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import fit as solve
@@ -137,7 +137,6 @@ class Path:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        """Describe the path in a line, as `Fit` does."""
         if not has_values(self):
             return in_a_line(self)
         Cs, problems = np.asarray(self.Cs), np.shape(self.fits.alpha)[:-2]
@@ -177,8 +176,7 @@ class PathOptions:
 
     def require(self, problems: Sequence[Any], Cs: Any) -> None:
         """Check the options, problems and values of a path."""
-        if not problems:
-            raise InputError("problem is an empty list: at least one problem is needed.")
+        require(len(problems) > 0, "problem is an empty list: at least one problem is needed.")
         for problem in problems:
             require_problem(problem)
             if problem.parameter is None:
@@ -190,12 +188,9 @@ class PathOptions:
         require_seconds(self.max_seconds)
         if self.lanes is not None:
             require_whole("lanes", self.lanes, 1)
+            need = "lanes are one compiled call, which cannot obey it; leave `lanes` None."
             for name in ("max_seconds", "callback", "screen"):
-                if getattr(self, name) is not None:
-                    raise InputError(
-                        f"{name} is set and lanes is {self.lanes}: lanes are one compiled call, which cannot obey it; "
-                        "leave `lanes` None."
-                    )
+                require(getattr(self, name) is None, f"{name} is set and lanes is {self.lanes}: {need}")
         if self.screen is not None:
             arguments = ("problem", "reference fit", "its C")
             require_function("screen", self.screen, arguments, "a rule of `jaxsvm.screening` or None")
@@ -406,8 +401,7 @@ def checked_values(Cs: Any, kind: str = "") -> Any:
 
 def require_widths(problem: Any, gammas: Any) -> None:
     """Refuse widths that are no list of positive numbers, or a problem whose kernel has none."""
-    if isinstance(problem, list | tuple):
-        raise InputError("gammas is for one problem: solve several one after another.")
+    require(not isinstance(problem, list | tuple), "gammas is for one problem: solve several one after another.")
     require_width(problem.gram)
     try:
         checked_values(gammas)

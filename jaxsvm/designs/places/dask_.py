@@ -22,7 +22,7 @@ from jaxsvm.datasets.labels import is_nothing
 from jaxsvm.datasets.reading import load
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
-from jaxsvm.errors import DataError, InputError, require_finite, require_package
+from jaxsvm.errors import DataError, InputError, require, require_finite, require_package
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.runtime.arrays import in_a_line, transfers, zero_filled
 
@@ -191,8 +191,7 @@ def _checked(part: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _described(part: tuple[np.ndarray, ...], regression: bool) -> tuple[int, int, list[Any]]:
     x, y, _ = part
     labels = [] if regression else list(set(y.tolist()))
-    if any(map(is_nothing, labels)):
-        raise InputError("data has labels that are missing or not finite: remove those rows.")
+    require(not any(map(is_nothing, labels)), "data has labels that are missing or not finite: remove those rows.")
     return len(x), x.shape[1], labels
 
 

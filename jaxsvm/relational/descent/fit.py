@@ -37,15 +37,7 @@ from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDesce
 from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.schema.join import Join, prepared
-from jaxsvm.relational.tables.columns import (
-    DOUBLE,
-    NUMBERS,
-    TableLike,
-    column,
-    declared,
-    numbers,
-    opened,
-)
+from jaxsvm.relational.tables.columns import DOUBLE, NUMBERS, TableLike, column, declared, numbers, opened
 from jaxsvm.relational.tables.pushdown import compared, in_memory, quoted
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict

@@ -101,9 +101,7 @@ def block_of(
     return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), places.astype(np.int32), categories, kinds)
 
 
-def assembled(
-    plan: Plan,
-) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarray], list[str], dict[str, str]]:
+def assembled(plan: Plan) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarray], list[str], dict[str, str]]:
     """Drop rows that join with nothing, merge equal rows, make features of columns and signs of labels.
 
     Return `tree`, `blocks`, `classes`, `rows`, `notes` and `casts` of a `Join`.
