@@ -379,11 +379,12 @@ def test_values_of_c_that_are_none_are_refused_by_name(Cs, loss):
         estimators.SVCPath(Cs=Cs, cv=2, loss=loss).fit(X2, Y2)
 
 
-def test_a_gap_that_is_nan_counts_as_failed():
-    path = estimators.SVCPath(tol=1e-3)
-    path.largest_gap_ = np.array([[np.nan, 0.0]])
+def test_a_gap_that_is_nan_counts_as_failed(monkeypatch):
+    path = estimators.SVCPath(Cs=[1.0], cv=2)
+    path.Cs_, path.largest_gap_ = np.array([1.0]), np.array([[np.nan], [0.0]])
+    monkeypatch.setattr(path, "_correct_by_pairs", lambda _, codes, *rest: np.ones((1, len(codes)), bool))
     with pytest.warns(ConvergenceWarning, match="1 of 2 fits"):
-        path._warn_of_gaps()
+        path.fit(X2, Y2)
 
 
 def test_kernel_values_that_overflow_are_refused():

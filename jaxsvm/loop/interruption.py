@@ -10,8 +10,8 @@ it or a callback raises sets the same flag.
 What a call then returns follows one rule: what is certified, as INTERRUPTED and with a warning. What was not reached
 has an infinite gap, of one fit too. An estimator or a command, whose predictions would hide that, raises
 KeyboardInterrupt if one of its machines has nothing yet, and so does what only serves a choice (`C_grid`, `tune`, folds
-of `SVCPath`). A search, folds, a pipeline or an ensemble of scikit-learn's would go on with its next fit: if one called
-an estimator's `fit` (`estimating`), the estimator keeps what is certified, and raises.
+of `SVCPath`, which keep their scores). A search, folds, a pipeline or an ensemble of scikit-learn's would go on with
+its next fit: if one called an estimator's `fit` (`estimating`), the estimator keeps what is certified, and raises.
 """
 
 import contextvars
