@@ -17,7 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import is_concrete
-from jaxsvm.numerics.linear import Apply, Factor, factored, identity, landmark_features, padded_factor, woodbury
+from jaxsvm.numerics.linear import INSIDE, Apply, Factor, factored, identity, landmark_features, padded_factor, woodbury
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.numerics.precision import count, diagonal, matmul, places_first, plus_diagonal, rounded
 from jaxsvm.numerics.selection import entries
@@ -27,6 +27,8 @@ from jaxsvm.problems.measured import MEASURED as PROBLEMS
 from jaxsvm.results.fit import Active, Point
 from jaxsvm.runtime.arrays import promoting, tangent_of
 from jaxsvm.runtime.loops import varying, while_loop
+
+TURNS, FEW_TURNS, LEAST_PIVOT = 1000, 6, 1e-11  # at most, and of inverses up to rounding; less depends on other samples
 
 
 def plan(problem: Differentiable, support: Any) -> tuple[tuple[int, ...], str]:
@@ -158,8 +160,7 @@ def system_of(
     else:
         precondition = _woodbury(problem, free, method == "features", u, ridge)
     along = jnp.zeros_like(c) if problem.equality is None else precondition(jnp.where(free, c, 0))
-    # But for the third, preconditioners are inverses up to rounding.
-    return System(free, precondition, rho, along, jnp.asarray(1000 if method == "nystroem" else 6, jnp.int32))
+    return System(free, precondition, rho, along, jnp.asarray(TURNS if method == "nystroem" else FEW_TURNS, jnp.int32))
 
 
 def _solve(
@@ -270,8 +271,7 @@ def _factor(
         values = plus_diagonal(jnp.outer(y, y) * values + jnp.outer(u_at, u_at), ridge_at)
         if problem.bounded and size < MEASURED.lapack_size:  # there is no ridge
             values = jnp.where(valid[:size, None] & valid[None, :size], values, 0)
-            # A sample with a smaller pivot depends linearly on the others.
-            return factored(values, 1e-11 * diagonal(values)).within(whole)
+            return factored(values, LEAST_PIVOT * diagonal(values)).within(whole)
         return padded_factor(values, valid[:size]).within(whole)
 
     whole = in_smallest(sizes, number, factor, identity(largest, problem.dtype))
@@ -361,11 +361,11 @@ class Inside(NamedTuple):
         values = jnp.concatenate([self.x, self.multipliers])
         changes = jnp.concatenate([dx, (self.mu - self.multipliers * dx) / self.x - self.multipliers])
         falls = present & (changes < 0)
-        step = jnp.minimum(1, 0.995 * jnp.where(falls, -values / jnp.where(falls, changes, 1), jnp.inf).min())
+        step = jnp.minimum(1, INSIDE * jnp.where(falls, -values / jnp.where(falls, changes, 1), jnp.inf).min())
         value = jnp.abs(to.a @ (problem.targets - to.products / 2))
         values = jnp.where(present & goes & jnp.isfinite(value), values + step * changes, values)
         gap = jnp.where(present, values[:2] * values[2:], 0).sum()
-        share = jnp.where(step > 0.9, 0.1, jnp.where(step > 0.5, 0.3, 0.8))
+        share = jnp.where(step > 0.9, 0.1, jnp.where(step > 0.5, 0.3, 0.8))  # short steps need more centring
         return Inside(values[:2], values[2:], share * gap / (2 * present.sum(dtype=gap.dtype))), ~(gap > 1e-10 * value)
 
     def sets(self, problem: Differentiable) -> Active:

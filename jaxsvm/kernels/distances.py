@@ -40,10 +40,9 @@ from jaxsvm.runtime.programs import Program
 CANCELLED_SHARE = 16.0
 """An expansion keeps its digits if `|x|^2 + |z|^2 <= CANCELLED_SHARE (1 + distance)`: its error, about eps / 4 of the
 left side, is then a few units of rounding of a kernel value near 1, or of the exponent."""
-FEW_FEATURES = 4
-"""With so few features, differences take no longer than a matrix product."""
-FEW_ROWS = 8
-"""So few rows are one reduction each, without a transposed copy of the other points."""
+LARGEST_EXPANDED_SQUARE = 1e5  # squared distance to the mean, in the kernel's units, that float64 expands: 1e-10 lost
+FEW_FEATURES = 4  # with so few features, differences take no longer than a matrix product
+FEW_ROWS = 8  # so few rows are one reduction each, without a transposed copy of the other points
 NEAR = math.sqrt(CANCELLED_SHARE / 2)
 """If all points lie within so many widths of the origin, the expansion keeps its digits in every pair."""
 

@@ -15,6 +15,7 @@ from jaxsvm.datasets.labels import array_of
 from jaxsvm.errors import InputError, require, require_package
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
+from jaxsvm.kernels.distances import LARGEST_EXPANDED_SQUARE
 from jaxsvm.models.file import Model, scipy_rows
 from jaxsvm.models.libsvm import breaks_ties, from_libsvm, model_of, to_libsvm
 from jaxsvm.points.rows import CSR
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["from_libsvm", "to_libsvm", "to_onnx"]
 
 
+LEAST_PROBABILITY = 1e-7  # LIBSVM's: coupling needs positive ones
 OPSET = 13
 """Of 2020: every runtime since then reads it, and it has all operators that are needed."""
 MOST_BYTES = 2**31 - 2**20
 """Bytes of support vectors: ONNX limits a file to 2 GiB."""
-LARGEST_EXPANDED_SQUARE = 1e5
-"""Squared distances to the mean of the support, in the kernel's units, that are expanded."""
 
 _double = functools.partial(np.asarray, dtype=np.float64)
 
@@ -203,7 +203,7 @@ def _probabilities(graph: Graph, decisions: str, sigmoids: np.ndarray, k: int) -
     positive definite: k turns of Gauss and Jordan, without pivots, solve it.
     """
     exponents = graph("Add", graph("Mul", decisions, -sigmoids[:, 0].squeeze()), -sigmoids[:, 1].squeeze())
-    p = graph("Clip", graph("Sigmoid", exponents), _double(1e-7), _double(1 - 1e-7))
+    p = graph("Clip", graph("Sigmoid", exponents), _double(LEAST_PROBABILITY), _double(1 - LEAST_PROBABILITY))
     if k == 2:
         rest = graph("Sub", _double(1), p)
         return graph("Concat", *(graph("Unsqueeze", part, np.array([1])) for part in (rest, p)), axis=1)

@@ -14,12 +14,20 @@ from jaxtyping import Array, Float
 
 from jaxsvm.numerics.linear import factored
 from jaxsvm.numerics.precision import matmul
+from jaxsvm.runtime.arrays import TINY
 from jaxsvm.runtime.programs import Program
+
+TURNS, MOST_STEPS, MOST_PRODUCTS = 80, 500, 250  # steps of `hinge_minimum`, of Newton; products for its direction
+GAP_LEFT, SHORTEST_STEP = 1e-12, 1e-10  # at which `hinge_minimum` ends: share of its value's terms; part of a step
+RIDGE, ROUNDED = 1e-14, 1e-9  # added to a unit diagonal, times its length; share of a value that may be rounding
+WIDTH = 0.3  # of the proximal term, in mean squares of the rows, or in 1 / c where that is more
+NEARLY, ENERGY_LEFT = 0.1, 0.01  # w's share of the gap, below which the anchor moves; what is left in a direction
+PROGRESS, PATIENCE = 0.99, 30  # share of the best gap that is progress, and Newton steps without it
 
 
 def hinge_minimum(
     X: np.ndarray, q: np.ndarray, c: np.ndarray, pull: np.ndarray, penalty: np.ndarray, square: bool = False,
-    turns: Iterable[int] = range(80),
+    turns: Iterable[int] = range(TURNS),
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return `argmin_w sum(penalty w^2) / 2 - pull.w + sum_i c_i max(0, q_i - x_i.w)`, and the dual variables.
 
@@ -43,7 +51,7 @@ def hinge_minimum(
         rest = penalty * w - pull - rows.transposed(a)
         mu = _product(a, z, room, t) / (2 * m)
         size = np.abs(pull @ w) + np.abs(q @ a) + penalty @ w**2
-        if not 2 * m * mu > 1e-12 * size:
+        if not 2 * m * mu > GAP_LEFT * size:
             break
         theta = 1 / (z / a + t / room + ridge)
         M = rows.squares(theta) + np.diag(penalty)
@@ -65,21 +73,20 @@ def hinge_minimum(
         centre = mu * min(1.0, (after / (2 * m * mu)) ** 3)
         da, dw, dz, dt = direction(centre - a * z - da * dz, t if square else centre - room * t + da * dt)
         step = reach(da, dz, dt)
-        if not (np.isfinite(step) and step > 1e-10):
+        if not (np.isfinite(step) and step > SHORTEST_STEP):
             break
         a, w, z, t = a + step * da, w + step * dw, z + step * dz, t + step * dt
     return w, np.maximum(a, 0) if square else np.clip(a, 0, c)
 
 
 def _product(a: np.ndarray, z: np.ndarray, room: np.ndarray, t: np.ndarray) -> float:
-    """Return `a.z + room.t`, where t of 0 has an infinite room."""
     return float(a @ z + np.where(t > 0, t, 0) @ np.where(t > 0, room, 0))
 
 
 def solved(M: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Solve a system with a positive semidefinite matrix, scaled to a unit diagonal, `(p,)`."""
     scale = 1 / np.sqrt(np.where(np.diagonal(M) > 0, np.diagonal(M), 1))
-    scaled = M * scale[:, None] * scale + 1e-14 * len(M) * np.eye(len(M))
+    scaled = M * scale[:, None] * scale + RIDGE * len(M) * np.eye(len(M))
     if len(M) <= 64:  # which NumPy solves in one thread, without a program for each size
         return scale * np.linalg.solve(scaled, scale * right)
     with jax.enable_x64(True):
@@ -92,7 +99,7 @@ def _solved(M: Float[Array, "p p"], right: Float[Array, " p"]) -> Float[Array, "
 
 
 class _Rows:
-    """Rows `(m, p)`, filled up with zeros to a power of two, and their products."""
+    """Rows `(m, p)`, filled up with zeros to a power of two, at least 256, and their products."""
 
     def __init__(self, X: np.ndarray):
         self.m = len(X)
@@ -139,31 +146,31 @@ def minimum_by_products(X: Any, y: np.ndarray, c: np.ndarray, square: bool, tol:
     Newton steps solve `(I + X_F' D X_F) dw = -gradient` by conjugate gradients. Hinges, and steep squared hinges, are
     made smooth by a proximal term of their dual variables, `a = clip((width anchor + z) / (ridge + width), 0, c)`.
     Whenever w is nearly its minimum the anchor moves to a: the width stays, and so does the condition of the systems.
-    X is dense or of SciPy. It ends at the relative gap `tol`; without progress, or after 500 steps, above.
+    X is dense or of SciPy. It ends at the relative gap `tol`; without progress, or after `MOST_STEPS`, above.
 
     Sources: Rockafellar 1976 (the proximal method of multipliers); Keerthi, DeCoste 2005 (Newton's steps).
     """
     squared = X.multiply(X).tocsr() if hasattr(X, "multiply") else X * X
     ridge, top = 1 / c if square else 0 * c, np.inf if square else c
-    width = np.maximum(0.3 * np.maximum(squared.sum() / len(c), 1 / c) - ridge, 0)
+    width = np.maximum(WIDTH * np.maximum(squared.sum() / len(c), 1 / c) - ridge, 0)
     w, anchor, idle = np.zeros(X.shape[1]), np.zeros(len(c)), 0
     best = Margins(w, anchor, np.inf, np.inf, 0)
 
     def dual(z: np.ndarray, anchor: np.ndarray) -> np.ndarray:
         return np.clip((width * anchor + z) / (ridge + width), 0, top)
 
-    for steps in range(500):
+    for steps in range(MOST_STEPS):
         z = 1 - y * (X @ w)
         a, above = dual(z, anchor), np.maximum(z, 0)
         gradient = w - X.T @ (y * a)
         loss, smooth = c @ above**2 / 2 if square else c @ above, gradient @ gradient / 2
         rest = max(float(loss + ridge @ a**2 / 2 - a @ z), 0.0)
         found = Margins(w, a, float(w @ w / 2 + loss), float(smooth + rest), steps)
-        idle = 0 if found.gap < 0.99 * best.gap else idle + 1
+        idle = 0 if found.gap < PROGRESS * best.gap else idle + 1
         best = found if found.gap < best.gap else best
-        if not found.gap > tol * (found.value - found.gap) or idle > 30:
+        if not found.gap > tol * (found.value - found.gap) or idle > PATIENCE:
             break
-        if smooth < 0.1 * rest:
+        if smooth < NEARLY * rest:
             anchor, a = a, dual(z, a)
             gradient = w - X.T @ (y * a)
         D = np.where((a > 0) & (a < top), 1 / (ridge + width), 0)
@@ -174,14 +181,14 @@ def minimum_by_products(X: Any, y: np.ndarray, c: np.ndarray, square: bool, tol:
 
 
 def _newton_direction(X: Any, D: np.ndarray, squares: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """Solve `(I + X' diag(D) X) x = -gradient` to a hundredth of its energy; `squares` is the diagonal, `(p,)`."""
+    """Solve `(I + X' diag(D) X) x = -gradient` to `ENERGY_LEFT` of its energy; `squares` is the diagonal, `(p,)`."""
     few = np.flatnonzero(D)
     rows, D = (X[few], D[few]) if 2 * len(few) < len(D) else (X, D)
     x, r = np.zeros_like(gradient), -gradient
     step = r / squares
     energy = first = r @ step
-    for _ in range(250):
-        if not energy > 0.01 * first:
+    for _ in range(MOST_PRODUCTS):
+        if not energy > ENERGY_LEFT * first:
             break
         product = step + rows.T @ (D * (rows @ step))
         t = energy / (step @ product)
@@ -217,18 +224,17 @@ def simplex_maximum(n: np.ndarray, H: np.ndarray, e: np.ndarray | None = None) -
     if T == 1:
         return np.ones(1)
     H = (H + H.T) / 2
-    size = max(float(np.abs(H).max()), float(np.abs(n).max()), 1e-300)
+    size = max(float(np.abs(H).max()), float(np.abs(n).max()), TINY)
     H, n = H / size, n / size
-    A = np.ones((1, T)) if e is None else np.stack([np.ones(T), e / max(np.abs(e).max(), 1e-300)])
-    wanted = np.eye(len(A))[0]
+    A = np.ones((1, T)) if e is None else np.stack([np.ones(T), e / max(np.abs(e).max(), TINY)])
     w, z, nu = np.full(T, 1 / T), np.ones(T), np.zeros(len(A))
     for _ in range(60):
         mu = w @ z / T
-        dual, off = H @ w - n - nu @ A - z, A @ w - wanted
+        dual, off = H @ w - n - nu @ A - z, A @ w - np.eye(len(A))[0]
         exact = min(1.0, max(abs(float(n @ w - w @ H @ w / 2)), 1e-12))  # the value may be far below the largest entry
-        if mu < 1e-13 * exact and np.abs(dual).max() < 1e-11 * exact and np.abs(off).max() < 1e-13:
+        if mu < 1e-13 * exact and np.abs(dual).max() < 1e-11 * exact and np.abs(off).max() < 1e-13:  # to rounding
             break
-        target = 0.1 * mu
+        target = 0.1 * mu  # of the products after the step
         right = np.column_stack([-(dual + z - target / w), A.T])
         try:
             solved = np.linalg.solve(H + np.diag(z / w), right)
@@ -246,4 +252,4 @@ def simplex_maximum(n: np.ndarray, H: np.ndarray, e: np.ndarray | None = None) -
 
 def step_inside(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
     """Return the longest step, at most 1, that keeps 1 % of each positive variable; pairs of values and directions."""
-    return min(1.0, *(0.99 / max(np.max(-d / v), 1e-300) for v, d in pairs))
+    return min(1.0, *(0.99 / max(np.max(-d / v), TINY) for v, d in pairs))

@@ -6,10 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.runtime.loops import fori_loop, while_loop
 
-SLOPE_LEFT = MEASURED.slope_left
+CURVATURE_FLOOR = 1e-12  # smallest curvature that a step of dual variables divides by: LIBSVM's
 
 
 def bisected(is_below: Callable[[Array], Array], low: Array, high: Array, turns: int) -> tuple[Array, Array]:
@@ -93,7 +92,7 @@ def best_in_rectangle(
         return g_i * t_i + g_j * t_j - (D_i * t_i * t_i + D_j * t_j * t_j) / 2 - Q_ij * t_i * t_j
 
     def given(t: Array, g: Array, D: Array, box: tuple[Array, Array]) -> Array:
-        return jnp.clip((g - Q_ij * t) / jnp.maximum(D, 1e-12), *box)  # LIBSVM's floor of a curvature
+        return jnp.clip((g - Q_ij * t) / jnp.maximum(D, CURVATURE_FLOOR), *box)
 
     determinant = D_i * D_j - Q_ij * Q_ij
     scale = jnp.where(determinant > 0, determinant, 1)

@@ -177,7 +177,6 @@ def _row_by_row(B: Float[Array, "b m"], L: Float[Array, "b b"]) -> Float[Array, 
 
 
 def _corrected(L: Array, inverse: Array, right: Array) -> Array:
-    """Compute `L^-1 right` by the inverse, and correct the result once by its residual."""
     x = matmul(inverse, right)
     return x + matmul(inverse, right - matmul(L, x))
 
@@ -190,8 +189,6 @@ def _padded(A: Float[Array, "q q"], b: int) -> Float[Array, "s s"]:
 
 
 # Indices are never negative, which JAX would test for at run time.
-
-
 def _rows(A: Array, at: Any, b: int) -> Array:
     return lax.dynamic_slice_in_dim(A, at, b, allow_negative_indices=False)
 
@@ -204,8 +201,9 @@ def _with_rows(A: Array, new: Array, at: Any) -> Array:
     return lax.dynamic_update_slice_in_dim(A, new, at, 0, allow_negative_indices=False)
 
 
-BLOCK = 64
-"""Features of a block."""
+BLOCK = 64  # features that `features_in_blocks` adds at a time
+INSIDE = 0.995  # part of the way to the boundary that a step of interior points takes at most
+POWERS = 8  # of an inverse: `deflation` needs the smallest eigenvalue to a tenth only
 
 
 def evenly_among(members: Bool[Array, " n"], most: int) -> Int[Array, " landmarks"]:
@@ -283,7 +281,7 @@ def features_in_blocks(
     def block(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         k, Z, rest, trace, _ = carry
         times = jax.random.exponential(keys[k], (n,), jnp.float32).astype(rest.dtype)
-        _, drawn = lax.top_k(rest / jnp.maximum(times, 1e-30), min(2 * BLOCK, n))
+        _, drawn = lax.top_k(rest / jnp.maximum(times, 1e-30), min(2 * BLOCK, n))  # times may be 0
         drawn = drawn.astype(jnp.int32)
 
         def less(i: Array, left: Array) -> Array:
@@ -351,8 +349,7 @@ def deflation(F: Float[Array, "n r"]) -> Callable[[Float[Array, " n"]], Float[Ar
         v = inverse.solve(v)
         return v / jnp.linalg.norm(v)
 
-    # 8 powers of the inverse: the smallest eigenvalue is needed to a tenth only.
-    v = fori_loop(0, 8, toward_least, jnp.where(counts, 1, 0) / jnp.sqrt(jnp.maximum(counts.sum(), 1)))
+    v = fori_loop(0, POWERS, toward_least, jnp.where(counts, 1, 0) / jnp.sqrt(jnp.maximum(counts.sum(), 1)))
     level = 1 + v @ matmul(squares, v)
     factor = factored(squares + level * one)
     return lambda r: r - matmul(F, factor.solve(matmul(r, F)))

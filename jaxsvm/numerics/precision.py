@@ -89,8 +89,7 @@ def _bind(function: Callable[..., Any], *leaves: Any) -> list[Array]:
     return _merged(computed, results, [given.get(id(variable)) for variable in closed.outvars])
 
 
-def _typed(leaf: Any) -> Any:
-    """Give a number the dtype that it has outside: a Python float would be float64 with x64 on."""
+def _typed(leaf: Any) -> Any:  # with x64 on a Python float would be float64
     array = leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
     return lax.convert_element_type(array, array.dtype) if getattr(jax.typeof(array), "weak_type", False) else array
 

@@ -10,8 +10,7 @@ from jaxtyping import Array, Int
 from jaxsvm.numerics.measured import MEASURED
 from jaxsvm.runtime.loops import once
 
-LARGEST_PADDED = max(limit for limit, _, _ in MEASURED.padded_sizes)
-"""Data sets of more samples are not padded."""
+LARGEST_PADDED = max(limit for limit, _, _ in MEASURED.padded_sizes)  # samples; more are not padded
 
 
 def size_class(n: int) -> int:

@@ -26,7 +26,7 @@ from jaxsvm.gram.operators import Gram, LowRankGram, dense_values
 from jaxsvm.kernels.distances import less, middle
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, entrywise, product
 from jaxsvm.problems.arguments import checked_weights, vector_dtype
-from jaxsvm.problems.contract import SimplexForm
+from jaxsvm.problems.contract import CURVATURE_ROUNDINGS, SimplexForm
 from jaxsvm.problems.measured import MEASURED
 from jaxsvm.results.fit import Answer, Certificate, Fit
 from jaxsvm.results.judge import balances, is_weights, judged
@@ -186,7 +186,7 @@ class BallProblem(SimplexForm):
 
     def indefinite(self, R: Float[Array, ""], /) -> Bool[Array, ""]:
         """Return whether the squared radius `-R` is negative by more than rounding."""
-        return 32 * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max() < R
+        return CURVATURE_ROUNDINGS * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max() < R
 
 
 @transfers

@@ -324,7 +324,7 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
         lost = matmul(self.upper, jnp.maximum(0, self.q - without - b * direction))
         missed = jnp.abs(b * (matmul(c, a) - self.e)) if self.free_bias else 0.0
         primal = (a @ without + self.offset * b**2) / 2 + b * self.e + lost + missed + self.constant
-        rounding = 1024 * jnp.finfo(dtype).eps * self.upper.max()
+        rounding = 1024 * jnp.finfo(dtype).eps * self.upper.max()  # of sums over samples: more is no dual point
         feasible = (jnp.abs(a - values.alpha) <= rounding).all()
         primal, scale = jnp.maximum(primal, best.primal), jnp.abs(best.dual)
         return judged(primal, best.dual, primal - best.dual, scale, rounding=0.0, feasible=feasible)

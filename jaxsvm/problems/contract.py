@@ -208,6 +208,7 @@ class Differentiable(OfSignedMatrix, Protocol):
         """Return the certificate of a solution's values as numbers of `dtype`; an infinite gap if infeasible."""
 
 
+CURVATURE_ROUNDINGS = 32  # units of rounding below which a negative curvature shows an indefinite kernel
 PROBLEMS = {
     "squared hinge": "squared-hinge problems (`svm_problem`)",
     "ball": "enclosing balls (`meb_problem`)",

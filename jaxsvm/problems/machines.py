@@ -209,7 +209,7 @@ def nu_problem(gram: Gram, y: ArrayLike, nu: ArrayLike = 0.5, *, sample_weight: 
     xp: Any = np if is_concrete(hinge, nu) else jnp
     total, apart = xp.asarray(hinge.upper).sum(), xp.asarray(hinge.upper) @ xp.asarray(hinge.y)
     most, share = 1 - abs(apart) / total, xp.asarray(nu, hinge.dtype)
-    feasible = xp.asarray(hinge.feasible) & (share <= most * (1 + 1e-6)) & (share > 0)
+    feasible = xp.asarray(hinge.feasible) & (share <= most * (1 + 1e-6)) & (share > 0)  # shares are rounded
     if xp is np and not feasible:
         raise InputError(f"nu is {nu}: at most twice the smaller class's share, {most:.6g}, is possible.")
     e = owned(xp.minimum(share, most) * total / 2, hinge.dtype)

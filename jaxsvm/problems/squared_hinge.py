@@ -31,7 +31,7 @@ from jaxsvm.gram.operators import Gram, among
 from jaxsvm.numerics.line_search import best_bias
 from jaxsvm.numerics.precision import matmul, rounded, rounding, sums
 from jaxsvm.problems import arguments
-from jaxsvm.problems.contract import Differentiable, Restrictable, SimplexForm, furthest
+from jaxsvm.problems.contract import CURVATURE_ROUNDINGS, Differentiable, Restrictable, SimplexForm, furthest
 from jaxsvm.problems.samples import OfSamples, checked, negligible, picked, squares
 from jaxsvm.results.fit import Active, Answer, Certificate, Fit, Point, Values
 from jaxsvm.results.judge import balances, is_weights, judged
@@ -163,7 +163,7 @@ class SquaredHingeProblem(OfSamples, SimplexForm, Restrictable, Differentiable):
 
     def indefinite(self, R: Float[Array, ""], /) -> Bool[Array, ""]:
         """Return whether `R` is negative by more than rounding, so that Kt is not positive semidefinite."""
-        return -32 * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R
+        return -CURVATURE_ROUNDINGS * jnp.finfo(R.dtype).eps * jnp.abs(self.diagonal).max() > R
 
     def certificate(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Certificate:
         """Return the certificate of a dual point in any scale, as if `s = Kt alpha` were exact, for solvers.

@@ -25,6 +25,7 @@ from jax.extend.core import take_current_trace
 from jaxsvm.errors import InputError, is_concrete
 
 MAX_INT32 = 2**31 - 1
+TINY = 1e-300  # divisors of float64 that may be 0 are at least this: `0 / TINY` is 0
 with jax.ensure_compile_time_eval(), take_current_trace() as _trace:
     EVALUATING = type(_trace)  # the current trace of calls around which no program is traced
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -381,8 +382,7 @@ def transfers(function: _F) -> _F:
     return cast(_F, call)
 
 
-LONGEST = 250
-"""Characters of a part's own line that are shown."""
+LONGEST = 250  # characters of a part's own line that are shown
 
 
 def in_a_line(self: Any, **first: Any) -> str:

@@ -19,7 +19,7 @@ def leave(number: int = signal.SIGINT, frame: Any = None) -> None:
     del number, frame
     with _leaving:
         os.write(2, b"jaxsvm: error: interrupted before there was a result.\n")
-        os._exit(130)
+        os._exit(130)  # 128 and SIGINT, as shells have it
 
 
 def leave_at_interrupts() -> None:

@@ -21,7 +21,7 @@ from jaxsvm.errors import InputError
 from jaxsvm.numerics.precision import in_double, rounded, widened
 from jaxsvm.problems.contract import Restrictable
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import Number, checked, in_a_line, transfers
+from jaxsvm.runtime.arrays import TINY, Number, checked, in_a_line, transfers
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import (
     Reference,
@@ -212,9 +212,9 @@ def _until(wide: Restrictable, reference: Reference, low: Array, high: Array) ->
     B = 2 * beyond * slope - size**2 * (gap - reference.along[0] / 2)
     D = beyond**2 - size**2 * (gap + reference.apart / 4)
     root = jnp.sqrt(jnp.maximum(B**2 - 4 * A * D, 0))
-    # The root on the side of the new C, in the form that does not cancel.
-    upward = jnp.where(B >= 0, (B + root) / jnp.where(A < 0, -2 * A, 1e-300), 2 * D / jnp.maximum(root - B, 1e-300))
-    downward = jnp.where(B <= 0, (B - root) / jnp.where(A < 0, -2 * A, 1e-300), -2 * D / jnp.maximum(root + B, 1e-300))
+    # The root on the side of the new C, in the form that does not cancel; a little inside, where `holds` is certain.
+    upward = jnp.where(B >= 0, (B + root) / jnp.where(A < 0, -2 * A, TINY), 2 * D / jnp.maximum(root - B, TINY))
+    downward = jnp.where(B <= 0, (B - root) / jnp.where(A < 0, -2 * A, TINY), -2 * D / jnp.maximum(root + B, TINY))
     end = jnp.where(rho >= 1, jnp.minimum(upward * (1 - 1e-6), 1e9), jnp.maximum(downward * (1 - 1e-6), -1.0))
     end = jnp.where(rho >= 1, jnp.maximum(end, rho - 1), jnp.minimum(end, rho - 1))
 

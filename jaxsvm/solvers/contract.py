@@ -13,10 +13,9 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.numerics.precision import sums
-from jaxsvm.problems.contract import PROBLEMS, Problem, SimplexForm
+from jaxsvm.problems.contract import CURVATURE_ROUNDINGS, PROBLEMS, Problem, SimplexForm
 from jaxsvm.results.fit import Certificate, Counters, counted_by_name
 from jaxsvm.runtime.arrays import Count, Number, require_one_of, require_positive, require_whole
-from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, start
 
 SIMPLEX = ("squared hinge", "ball")  # kinds whose dual points lie on the simplex
@@ -28,7 +27,6 @@ STOP_RULES = (CERTIFIED_GAP, "relative_fw", "paper")
 
 
 def _of_steps(self: Any) -> Count:
-    """Return the largest number of steps."""
     return self.steps
 
 
@@ -41,7 +39,7 @@ P = TypeVar("P", bound=Problem)
 
 def is_negative(curvature: Array, scale: Any) -> Bool[Array, ""]:
     """Return whether a curvature is negative beyond the rounding of terms of this scale."""
-    return curvature < -MEASURED.curvature_roundings * jnp.finfo(curvature.dtype).eps * scale
+    return curvature < -CURVATURE_ROUNDINGS * jnp.finfo(curvature.dtype).eps * scale
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,21 +7,18 @@ import dataclasses
 class Measured:
     """Numbers chosen by measurement."""
 
-    curvature_floor: float = 1e-12  # smallest curvature that a step of dual variables divides by: LIBSVM's
-    # units of rounding below which a negative curvature shows that a kernel is not positive semidefinite
-    curvature_roundings: int = 32
+    longest_step: float = 4.0  # line searches go so many Newton steps at most, but in the span of the samples
     conjugate_gradient_steps: int = 500  # cap of conjugate gradients on a system of Newton's
     samples_at_once: int = 1024  # up to so many samples Newton's first step takes all, above it half as many
     pairs_per_step_of_a_polish: int = 32  # a polish by Newton of n samples takes as long as `n^2 / 32` pair steps
-    # a conjugate gradient step costs about as much as so many columns of a Cholesky factor
-    columns_per_product: int = 128
+    columns_per_product: int = 128  # columns of a Cholesky factor that cost as much as a conjugate gradient step
+    passes_of_long_steps: int = 10  # passes of stochastic subgradients after which `gentle` steps fall faster
     passes_per_certificate: int = 5  # passes of stochastic subgradients over the data between two certificates
     steps_per_turn: int = 8  # steps on a block between two tests of its violation
     violation_left: float = 0.1  # share of its violation at which a block with upper bounds ends
     gradient_left: float = 0.05  # share of its largest gradient at which a block without upper bounds ends
     steps_per_member: int = 16  # cap of the steps on a block, for each of its samples
-    # largest share of the samples for which a screened problem is solved as a smaller one
-    worthwhile_share: float = 0.5
+    worthwhile_share: float = 0.5  # largest share of the samples for which a screened problem becomes a smaller one
     most_features: int = 512  # largest number of features that replace a kernel matrix
     samples_of_a_feature: int = 12  # smallest number of samples per feature
     # largest C times the mean diagonal of `K - Z Z'` at which no more features are added

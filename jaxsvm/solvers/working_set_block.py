@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.gram.measured import MEASURED as GRAM
 from jaxsvm.gram.operators import Gram
-from jaxsvm.numerics.line_search import best_in_rectangle
+from jaxsvm.numerics.line_search import CURVATURE_FLOOR, best_in_rectangle
 from jaxsvm.numerics.precision import (
     bits_of,
     diagonal,
@@ -99,7 +99,7 @@ def with_new_members(
     pull, up, low = (values[place] for values in sides(problem, a, s))
     middle = sum(ends(problem, a, s)) / 2 if problem.free_bias else 0
     free, moves = (old > 0) & (old < U), (up & (pull > middle)) | (low & (pull < middle))
-    worth = entered + jnp.where(free, 1 << 29, 0) + jnp.where(moves, 1 << 28, 0)
+    worth = entered + jnp.where(free, 1 << 29, 0) + jnp.where(moves, 1 << 28, 0)  # above any number of steps
     _, order = lax.top_k(-jnp.where(members < n, worth, -1), len(fresh))
     newcomers = jnp.sort(fresh)  # missing ones, which are n, come last
     places = jnp.where(newcomers < n, order, q).astype(jnp.int32)
@@ -253,7 +253,7 @@ def pair_step(of: Quadratic, v: Array, pull: Array, middle: Any, groups: Any = N
     """
     i = of.largest(jnp.where(v < of.high, pull - middle, -jnp.inf))
     row_i, D_i, descent = of.row(i), entry(of.D, i), entry(pull, i) - pull
-    curvature = jnp.maximum(D_i + of.D - 2 * row_i, MEASURED.curvature_floor)
+    curvature = jnp.maximum(D_i + of.D - 2 * row_i, CURVATURE_FLOOR)
     partners = (v > of.low) & (descent > 0) & (True if groups is None else groups == entry(groups, i))
     j = of.largest(jnp.where(partners, descent * descent / curvature, -1))
     descent_j, v_i, v_j, high_i, low_j = (
@@ -273,7 +273,7 @@ def double_step(of: Quadratic, v: Array, pull: Array, allowed: Any = True, alone
 
     Source: Steinwart, Hush and Scovel 2011, 2D-SMO. Upper bounds may be infinite.
     """
-    D = jnp.maximum(of.D, MEASURED.curvature_floor)
+    D = jnp.maximum(of.D, CURVATURE_FLOOR)
 
     def gains(pull: Array) -> tuple[Array, Array]:
         move = jnp.clip(v + pull / D, of.low, of.high) - v

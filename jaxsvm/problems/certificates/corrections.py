@@ -44,9 +44,9 @@ def beside(
     it for a kernel of few features. Returns coefficients of w and the dual point, `(2, n)`; `Q` times each; and the
     best bias of w.
     """
-    # By how much w must grow is not known: candidates grow by factors of 3 from a rounding to a hundredth.
-    unit = float(jnp.finfo(dtype).eps)
-    longer = 1 + jnp.asarray([0.0] + [unit * 3.0**k for k in range(math.ceil(math.log(0.01 / unit, 3)))], a.dtype)
+    unit, factor = float(jnp.finfo(dtype).eps), MEASURED.stretch  # by how much w must grow is not known
+    many = math.ceil(math.log(MEASURED.longest_stretch / unit, factor))
+    longer = 1 + jnp.asarray([0.0] + [unit * factor**k for k in range(many)], a.dtype)
     candidates = rounded(longer[:, None] * a[None, :], dtype)
     x = problem.gram.feature_rows if w is None else problem.gram.design
     few = x is not None and x.shape[1] < min(problem.n, MEASURED.features_of_a_small_system)

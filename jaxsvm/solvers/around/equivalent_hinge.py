@@ -20,6 +20,8 @@ from jaxsvm.solvers.box.interior_point import barrier_system, few_features
 from jaxsvm.solvers.contract import Finisher, HandOver, Solver, Traits, require_solves
 from jaxsvm.solvers.start import Origin, StartLike, resumed
 
+OUTWARD, CLOSE = 16.0, 0.01  # factor of C until it lies between two ends; close ends are so many `sqrt(tol)` apart
+FIRST_SHARE, LEAST_SHARE = 0.25, 1 / 256  # of `tol`, for hinge problems: the latter once ends were close
 REACH = {"float32": 1e8, "float64": 1e13}  # the largest C, in units of the C that gives a single sample a margin of 1
 
 
@@ -98,7 +100,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
             C = _within_reach(problem, total * highest)
             a = p * (C / highest)
         low, high = End(0 * unit, zeros, zeros), End(jnp.inf * unit, zeros, zeros)
-        search = Search(C, low, high, jnp.zeros((), jnp.int32), 0.25 * unit, jnp.inf * unit)
+        search = Search(C, low, high, jnp.zeros((), jnp.int32), FIRST_SHARE * unit, jnp.inf * unit)
         return State(self.solver.init(problem.hinge(C), key, a), search, point, products)
 
     def refresh(self, problem: SlackProblem, state: "State") -> "State":
@@ -128,8 +130,8 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         high: End = jax.tree.map(lambda new, old: jnp.where(small, old, new), solved, search.high)
         known = (low.C > 0) & jnp.isfinite(high.C)
         between = low.C + _crossing(problem, low, high) * (high.C - low.C)
-        between = jnp.where(search.moves % 3 == 2, jnp.sqrt(low.C) * jnp.sqrt(high.C), between)
-        outward = jnp.where(small, solved.C * 16.0, solved.C / 16.0)
+        between = jnp.where(search.moves % 3 == 2, jnp.sqrt(low.C) * jnp.sqrt(high.C), between)  # in case it creeps
+        outward = jnp.where(small, solved.C * OUTWARD, solved.C / OUTWARD)
         C = _within_reach(problem, jnp.where(known, between, outward))
 
         t = jnp.where(known, (C - low.C) / jnp.where(known, high.C - low.C, 1), 0)
@@ -139,7 +141,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         grown = jnp.where(known, 1, C / solved.C)
         full = (first.a >= first.C * problem.weights) & (last.a >= last.C * problem.weights)
         expected = End(C, jnp.where(full, C * problem.weights, grown * a), grown * margins)
-        least = jnp.maximum(0.01 * jnp.sqrt(self.tol), 64 * jnp.finfo(search.C.dtype).eps)
+        least = jnp.maximum(CLOSE * jnp.sqrt(self.tol), 64 * jnp.finfo(search.C.dtype).eps)
         # Ends this close leave the gap of the hinge problem only; solved more exactly, another C may be better.
         near = known & (low.C * (1 + least) > high.C)
         following = Search(
@@ -147,7 +149,7 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
             low=low._replace(C=jnp.where(near, 0, low.C)),
             high=high._replace(C=jnp.where(near, jnp.inf, high.C)),
             moves=search.moves + 1,
-            share=jnp.where(near, jnp.maximum(search.share / 4, (1 / 256)), search.share),
+            share=jnp.where(near, jnp.maximum(search.share / 4, LEAST_SHARE), search.share),
             before=jnp.full_like(search.before, jnp.inf),
         )
         return following, expected

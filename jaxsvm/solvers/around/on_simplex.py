@@ -178,7 +178,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
         """Return this solver with a larger buffer if it is full."""
         if self.capacity is not None or not bool(state.was_full):
             return None
-        return HandOver(dataclasses.replace(self, places=4 * self.places), draws_anew=True)
+        return HandOver(dataclasses.replace(self, places=4 * self.places), draws_anew=True)  # each size is compiled
 
     def _size(self, problem: SimplexForm) -> int:
         return min(problem.n, self.places if self.capacity is None else self.capacity)

@@ -18,7 +18,6 @@ from jaxsvm.solvers.contract import HandOver, P, Solver, Traits
 
 
 def _inner(name: str) -> Any:
-
     def value(wrapper: Any) -> Any:
         """Return the inner solver's; a field of the wrapper by the same name replaces it."""
         return getattr(wrapper.solver, name)

@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError
-from jaxsvm.numerics.linear import factored
+from jaxsvm.numerics.linear import INSIDE, factored
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import diagonal, in_double, matmul, plus_diagonal, rounded, split, whole, widened
 from jaxsvm.points.rows import product, transposed_product
@@ -33,6 +33,8 @@ from jaxsvm.solvers.contract import Solver, Traits
 from jaxsvm.solvers.features import feature_matrix, weighted_squares
 from jaxsvm.solvers.start import StartLike
 
+WORTH, WORTH_OF_FEATURES = 50_000, 20_000  # pair steps that cost as much as a small solve, of samples and by features
+LONGER, LEAST, LARGEST = 0.3, 0.1, 10  # part that a correction lengthens a step by; its range of products, in centres
 Solve = Callable[[Array], tuple[Array, Array, Array]]  # from r to `da`, `dv`, and the change of the margins
 
 
@@ -148,11 +150,11 @@ class Iterate(NamedTuple):
 
 
 def steps_worth(problem: BoxForm) -> int | None:
-    """Return about how many pair steps cost as much as a solve with its compilation; None if it is not affordable."""
+    """Estimate how many pair steps cost as much as a solve with its compilation; None if it is not affordable."""
     if not affordable(problem):
         return None
     features = few_features(problem)
-    return max(50_000, problem.n**3 // 20_000) if features is None else max(20_000, 20 * features.shape[1])
+    return max(WORTH, problem.n**3 // 20_000) if features is None else max(WORTH_OF_FEATURES, 20 * features.shape[1])
 
 
 def first_iterate(problem: BoxForm) -> Iterate:
@@ -213,9 +215,9 @@ def stepped(
         return new, (to_z, to_w), centre, next_centre
 
     def correct(_: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Correct the products for a step longer by 0.3; keep the correction if it lengthens the step."""
+        """Correct the products for a step longer by `LONGER`; keep the correction if it lengthens the step."""
         (d, _, reach), (to_z, to_w), centre, _ = carry
-        trial = _moved(x, d, jnp.minimum(1, reach + 0.3))
+        trial = _moved(x, d, jnp.minimum(1, reach + LONGER))
         more = to_z + _towards(trial.a * trial.z, centre), to_w + _towards(trial.t * trial.w, centre)
         bent = to(*more)
         best = jax.tree.map(lambda new, old: jnp.where(bent[2] > reach, new, old), (bent, more), carry[:2])
@@ -227,7 +229,7 @@ def stepped(
     if corrections:
         carry = fori_loop(0, corrections, correct, carry)
     d, dm, reach = carry[0]
-    step = jnp.minimum(1, 0.995 * reach)
+    step = jnp.minimum(1, INSIDE * reach)
     new = _moved(x, d, step)
     return Iterate(*(jnp.where(present, part, 1) for part in new[:-1]), v=new.v), step, dm
 
@@ -260,7 +262,7 @@ def _present(problem: BoxForm, v: Array) -> Array:
 
 
 def _towards(product: Array, centre: Array) -> Array:
-    return jnp.maximum(jnp.clip(product, 0.1 * centre, 10 * centre) - product, -10 * centre)
+    return jnp.maximum(jnp.clip(product, LEAST * centre, LARGEST * centre) - product, -LARGEST * centre)
 
 
 def _moved(x: Iterate, d: Iterate, step: Array) -> Iterate:

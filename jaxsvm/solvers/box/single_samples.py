@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.line_search import bisected
+from jaxsvm.numerics.line_search import CURVATURE_FLOOR, bisected
 from jaxsvm.numerics.precision import matmul, rounded
 from jaxsvm.numerics.sampling import Present
 from jaxsvm.problems.contract import BoxForm
@@ -17,7 +17,6 @@ from jaxsvm.results.fit import Counters
 from jaxsvm.runtime.arrays import Count, Number, require_one_of
 from jaxsvm.runtime.loops import cond, once
 from jaxsvm.solvers.contract import NEVER, STEPS, Solver, Traits, is_negative
-from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import Resumed, StartLike, box_start, key_after, steps_of, weights_of
 
 ORDERS = ("random", "permuted")
@@ -80,7 +79,7 @@ class SDCA(Solver[BoxForm]):
         visits, i = state.visits.following(state.counters.steps, self.order)
         a_i, s_i, D_i = (selection.entry(v, i) for v in (state.a, state.s, problem.diagonal))
         rest = selection.entry(problem.q, i) - s_i
-        target = jnp.clip(a_i + rest / jnp.maximum(D_i, MEASURED.curvature_floor), 0, selection.entry(problem.upper, i))
+        target = jnp.clip(a_i + rest / jnp.maximum(D_i, CURVATURE_FLOOR), 0, selection.entry(problem.upper, i))
         delta = target - a_i
         moves = delta != 0
         return State(

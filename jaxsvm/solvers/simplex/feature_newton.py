@@ -43,7 +43,7 @@ def features(problem: SquaredHingeProblem, largest_C: float, key: Array) -> Floa
         return None
     if (X := problem.gram.feature_rows) is not None and X.shape[1] <= most:
         return _with_constant(problem, X)
-    kernel = max(float(np.asarray(problem.squares).mean()) - problem.offset, 1e-30)
+    kernel = max(float(np.asarray(problem.squares).mean()) - problem.offset, 1e-30)  # not 0
     served = min(largest_C, MEASURED.scaled_C_of_features / kernel)
     ends = problem.n * MEASURED.rest_of_features / largest_C, problem.n * MEASURED.largest_rest / served
     Z, taken, trace = _features(problem, most, ends, key)
@@ -167,7 +167,7 @@ def _moved(problem: SquaredHingeProblem, Z: Array, known: Known, x: Array, f: Ar
         target, known, systems = _minimised(problem, C, Z, f - problem.y * matmul(Z, u), u, known)
         dx = rounded(C * jnp.maximum(1 - target, 0), narrow.dtype) - x
         df = once(exactly, lambda _: problem.signed.matvec(x + dx), target) - f
-        t = hinge_minimum(1 - f, -df, C, x @ df, dx @ df, (0.0, 4.0), 1.0)
+        t = hinge_minimum(1 - f, -df, C, x @ df, dx @ df, (0.0, MEASURED.longest_step), 1.0)
         t = jnp.where(freely, 1, t)
         x, f = x + t * dx, f + t * df
         total = x.sum()
@@ -196,7 +196,7 @@ def _minimised(
         step = factored(plus_diagonal(problem.C * matrix, jnp.ones_like(u))).solve(matmul(y * C * room, Z) - u)
         df = y * matmul(Z, step)
         settled = (support == ((f + df < 1) & (C > 0))).all()  # then it is the exact solution
-        t = hinge_minimum(1 - f, -df, C, u @ step, step @ step, (0.0, 4.0), 1.0)
+        t = hinge_minimum(1 - f, -df, C, u @ step, step @ step, (0.0, MEASURED.longest_step), 1.0)
         t = jnp.where(settled, 1, t)
         return u + t * step, f + t * df, support, matrix, systems + 1, settled
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsvm.errors import InputError
 from jaxsvm.numerics import selection
-from jaxsvm.numerics.line_search import SLOPE_LEFT, best_bias, hinge_minimum
+from jaxsvm.numerics.line_search import best_bias, hinge_minimum
 from jaxsvm.numerics.linear import Iterate, conjugate_gradients, deflation, factored, landmark_features, padded_factor
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import (
@@ -34,6 +34,8 @@ from jaxsvm.solvers.features import Primal, feature_matrix
 from jaxsvm.solvers.measured import MEASURED
 from jaxsvm.solvers.start import StartLike, weights_of
 
+FORCING = (1e-10, 0.1)  # share of a gradient that conjugate gradients in feature space leave, least and largest
+SYSTEM_TOL, LEAST_TOL, LARGEST_TOL = 1e-5, 1e-12, 1e-7  # of systems on a support: the first times `sqrt(gap)`
 METHODS = ("auto", "cholesky", "cg")
 
 
@@ -218,12 +220,12 @@ def iterate_at(primal: Primal, w: Float[Array, " size"], slack: Float[Array, " n
 
 
 def move(primal: Primal, current: FeaturePoint, direction: Float[Array, " size"]) -> FeaturePoint:
-    """Return the lowest point along a direction, up to 4 times its length; `current` if none is lower."""
+    """Return the lowest point along a direction; `current` if none is lower."""
     change = -primal.y * primal.product(direction)
     regular = primal.penalty * direction
-    enough = SLOPE_LEFT * jnp.abs(current.gradient @ direction)
+    enough = SIZES.slope_left * jnp.abs(current.gradient @ direction)
     slopes = current.w @ regular, direction @ regular
-    t = hinge_minimum(current.slack, change, primal.C, *slopes, (0.0, 4.0), 1.0, enough)
+    t = hinge_minimum(current.slack, change, primal.C, *slopes, (0.0, MEASURED.longest_step), 1.0, enough)
     following = iterate_at(primal, current.w + t * direction, current.slack + t * change)
     # When values differ by rounding only, a smaller gradient tells the better point.
     rounding = 8 * jnp.finfo(t.dtype).eps * current.value
@@ -254,7 +256,7 @@ def cg_move(primal: Primal, current: FeaturePoint) -> tuple[FeaturePoint, Bool[A
     squares = primal.squares(D)
     inverse = 1 / jnp.where(squares > 0, squares, 1)
     # Solve more exactly as the gap shrinks (Dembo, Eisenstat, Steihaug 1982).
-    forcing = jnp.clip(jnp.sqrt(current.gap), 1e-10, 0.1) ** 2
+    forcing = jnp.clip(jnp.sqrt(current.gap), *FORCING) ** 2
     v = conjugate_gradients(
         lambda p: primal.curve(D, p),
         lambda r: inverse * r,
@@ -357,7 +359,7 @@ def _conjugate_gradients(
     precondition = deflation(signs[:, None] * landmark_features(rows, active, SIZES.landmarks))
     # The dual point is off by C times the residual, relative to z and not to the right-hand side; and the gap is about
     # the condition number times the square of that.
-    tol = jnp.clip(1e-5 * jnp.sqrt(gap), max(1e-12, 4 * float(jnp.finfo(root.dtype).eps)), 1e-7)
+    tol = jnp.clip(SYSTEM_TOL * jnp.sqrt(gap), max(LEAST_TOL, 4 * float(jnp.finfo(root.dtype).eps)), LARGEST_TOL)
     start = jnp.where(active, guess, 0) / jnp.where(root > 0, root, 1)
 
     def unfinished(at: Iterate) -> Array:
@@ -447,7 +449,7 @@ def step_at_samples(problem: SquaredHingeProblem, state: State, method: str, fac
     target = _slack(problem, active, beta, 1 - problem.signed.support_matvec(beta) - problem.y * bias)
     dc, change = beta - current.c, target - current.slack
     linear = -matmul(current.c, change)
-    enough = SLOPE_LEFT * jnp.abs(linear + C * jnp.maximum(current.slack, 0) @ change)
+    enough = SIZES.slope_left * jnp.abs(linear + C * jnp.maximum(current.slack, 0) @ change)
     t = hinge_minimum(current.slack, change, C, linear, -(dc @ change), (0.0, 1.0), 1.0, enough)
     following = KernelPoint(current.c + t * dc, current.slack + t * change)
     following = jax.tree.map(lambda new, end: jnp.where(t == 1, end, new), following, KernelPoint(beta, target))

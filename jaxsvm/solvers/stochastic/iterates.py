@@ -31,7 +31,7 @@ from jaxsvm.numerics.precision import matmul
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.points.rows import CSR
 from jaxsvm.problems.contract import BoxForm
-from jaxsvm.runtime.arrays import Number
+from jaxsvm.runtime.arrays import MAX_INT32, Number
 from jaxsvm.runtime.loops import cond, fori_loop, once, while_loop
 from jaxsvm.solvers.features import Primal
 
@@ -76,11 +76,11 @@ class Draws(NamedTuple):
 
 @cache
 def strides(n: int, batch: int) -> np.ndarray:
-    """Return up to 1,024 strides that visit all n samples, int32, so small that `batch` of them stay in 32 bits."""
-    top = max(2, min(n, (2**31 - 1 - n) // batch))
-    tried = np.arange(1, top) if top <= 1024 else np.random.default_rng(0).integers(1, top, 2 * 1024)
+    """Return `most` strides or fewer that visit all n samples, int32, so small that `batch` of them stay in 32 bits."""
+    top, most = max(2, min(n, (MAX_INT32 - n) // batch)), 1024
+    tried = np.arange(1, top) if top <= most else np.random.default_rng(0).integers(1, top, 2 * most)
     coprime = [int(step) for step in tried if math.gcd(int(step), n) == 1]
-    return np.array(coprime[:1024], np.int32)
+    return np.array(coprime[:most], np.int32)
 
 
 def next_batch(

@@ -268,7 +268,7 @@ class Pegasos(Stochastic):
         first = first_step(lam * matmul(problem.upper, problem.diagonal), self.batch)
         # For any box problem |w*|^2 <= q'a* <= U'max(q, 0); for an SVM that is 1 / lam.
         radius = jnp.sqrt(matmul(problem.upper, jnp.maximum(problem.q, 0))) if self.projection else None
-        return self._rule(lam, radius, first, 10 * problem.n / self.batch)
+        return self._rule(lam, radius, first, MEASURED.passes_of_long_steps * problem.n / self.batch)
 
     def _rule(self, lam: Any, radius: Any, first: Any, after: Any) -> Rule:
         schedule = self.schedule
