@@ -109,16 +109,16 @@ def _ended_if_hopeless(
     """Return the progress, ended if the cap on steps comes before its gap is small, and the next mark.
 
     A mark is a number of steps and the gap after them; the next one comes after twice as many. At the rate since the
-    mark (digits a step, which only linear convergence keeps up) the steps to `tol` are known. A hundredth of the cap,
-    or a fifth where the gap proves something, and some steps for each sample come first: rates of the beginning say
-    nothing. Solvers that never stall take the steps that they were asked for. Rates of 1 / steps are not STALLED.
+    mark (digits a step, which only linear convergence keeps up) the steps to `tol` are known. Part of the cap, more
+    where the gap proves something, and some steps for each sample come first: rates of the beginning say nothing.
+    Solvers that never stall take the steps that they were asked for. Rates of 1 / steps are not STALLED.
     """
     steps, gap, (before, at_mark) = int(steps_taken(progress)), float(progress.best.certificate.relative_gap), mark
     if int(progress.status) != Status.RUNNING or steps < 2 * before or solver.patience >= NEVER:
         return progress, mark
     cap = int(solver.max_steps)
     least = max(MEASURED.steps_before_hopeless, MEASURED.steps_a_sample_before_hopeless * problem.n, awaited)
-    early = steps < max(cap / (100 if gap >= 1 else 5), least)
+    early = steps < max(cap / MEASURED.parts_before_hopeless[gap < 1], least)
     if not early and before and is_far(gap, solver):
         digits, missing = math.log(at_mark / gap) if gap < at_mark else 0.0, math.log(gap / float(solver.tol))
         if missing * (steps - before) > digits * (cap - steps):
@@ -129,7 +129,7 @@ def _ended_if_hopeless(
 
 def is_far(gap: float, solver: Solver) -> bool:
     """Return whether a gap is two digits above the solver's `tol`, or proves nothing."""
-    return gap >= min(1.0, 100 * float(solver.tol))
+    return gap >= min(1.0, MEASURED.far_from_tol * float(solver.tol))
 
 
 def begun(problem: Problem, solver: Solver, key: Array, start: Any, init: Any, provisional: bool) -> Progress:
@@ -171,7 +171,7 @@ def _stopped(problem: Problem, solver: Solver, progress: Progress, provisional: 
     Before the first burst nothing is certified, since even that program may not be compiled.
     """
     if certifiable:
-        patience = time.monotonic() + 0.4  # seconds, of the second that a call may take to end
+        patience = time.monotonic() + MEASURED.seconds_of_a_last_certificate
         by_sums = proves_by_sums(problem, solver)
         if by_sums:
             progress = progress._replace(best=carried_program(cast(Restrictable, problem), solver, progress))
@@ -248,11 +248,8 @@ def _begin_program(start: Any, n: int) -> Program:
 
 
 def _burst_call(problem: Problem, solver: Solver, progress: Progress, chunks: Any, at_cap: bool) -> tuple[Any, ...]:
-    """Return the program of a burst and its arguments; a large state is donated.
-
-    Working sets of more than 8,192 samples are compiled with all optimisations: they sum long rows.
-    """
-    burst = _burst_in_place if problem.n <= 8192 else _long_burst_in_place
+    """Return the program of a burst and its arguments; a large state is donated."""
+    burst = _burst_in_place if problem.n <= MEASURED.samples_of_a_long_row else _long_burst_in_place
     burst = burst if solver.traits.large_state else _burst
     return (burst, problem, solver, progress._replace(state=None), progress.state, chunks, at_cap)
 

@@ -81,11 +81,11 @@ def _few_steps(solver: Solver) -> int:
 def systems_pay(problem: Problem) -> bool:
     """Return whether interior points solve a box problem fastest at any C: its kernel has few features.
 
-    That is up to 64 features, or at least 150 samples a feature. Rounding does not matter: systems are solved in
-    float64, and at large C a corrected w is certified.
+    Rounding does not matter: systems are solved in float64, and at large C a corrected w is certified.
     """
-    x = few_features(problem)
-    return x is not None and problem.n > MEASURED.samples_of_one_working_set and x.shape[1] <= max(64, problem.n / 150)
+    x, few = few_features(problem), problem.n / MEASURED.samples_per_feature_of_a_hinge
+    several_sets = problem.n > MEASURED.samples_of_one_working_set
+    return x is not None and several_sets and x.shape[1] <= max(MEASURED.features_always_few, few)
 
 
 def exact_solver(problem: Problem, tol: Any) -> Solver:
@@ -112,23 +112,27 @@ def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, end
         return None
     problem, steps = cast(Restrictable, problem), int(state.counters.steps)
     # For large n, wait until every sample may have been in a set four times.
-    enough = 1000 if problem.n > 4 * solver.size else MEASURED.sets_of_a_small_problem
+    enough = MEASURED.sets_of_a_problem if problem.n > 4 * solver.size else MEASURED.sets_of_a_small_problem
     exhausted = ended or steps >= max(enough, 4 * problem.n // solver.fresh)
     larger = MEASURED.samples_of_a_larger_set
     if problem.kind == "squared hinge":
         if exhausted or (_storable(problem) and _too_wide(problem, solver, state, steps)):
             return HandOver(FrankWolfe(tol=solver.tol))
-        # Sets that offered places to 2.5 n samples are crowded.
-        if solver.size < larger and steps * solver.fresh >= 2.5 * problem.n and free(problem, state) > solver.size:
+        crowded = steps * solver.fresh >= MEASURED.places_before_larger_sets * problem.n
+        if solver.size < larger and crowded and free(problem, state) > solver.size:
             return HandOver(dataclasses.replace(solver, size=larger), takes_state=True)  # which keeps rows and sums
     elif (x := few_features(problem)) is not None:
-        if ended or steps >= max(20 * x.shape[1] // solver.fresh, 20):  # what interior points cost
+        sets = MEASURED.sets_of_interior_points
+        if ended or steps >= max(sets * x.shape[1] // solver.fresh, sets):
             return HandOver(InteriorPoint(tol=solver.tol))
     elif exhausted:
         return HandOver(SMO(tol=solver.tol))
-    elif solver.size < larger and float(excess) > 1000 and free(problem, state) > MEASURED.crowded_share * solver.size:
-        # Within 1,000 tolerances the present sets end sooner than larger ones.
-        more = 3 * MEASURED.new_samples_of_a_set
+    elif (
+        solver.size < larger
+        and float(excess) > MEASURED.excess_of_larger_sets
+        and free(problem, state) > MEASURED.crowded_share * solver.size
+    ):
+        more = 3 * MEASURED.new_samples_of_a_set  # larger sets find most rows in their cache
         sets = WorkingSet(tol=solver.tol, size=larger, fresh=more, cache=_rows_to_keep(problem))
         return HandOver(sets, takes_state=not solver.store)
     pays = state.counters.total > MEASURED.passes_before_storing * problem.n**2 and _storable(problem)
@@ -138,11 +142,11 @@ def second_choice(problem: Problem, solver: Solver, state: Any, excess: Any, end
 def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int) -> bool:
     """Return whether pair steps on stored values are faster than working sets of the squared hinge after these steps.
 
-    They are not if the kernel's diagonal exceeds 60 times the ridge 1 / C: pair steps grow in number with C.
+    They are not if the kernel's diagonal exceeds the ridge 1 / C by far: pair steps grow in number with C.
     """
     offered = steps * solver.fresh / problem.n
     widest = next((share for places, share in MEASURED.wide_supports if offered >= places), 1.0)
-    if steps < MEASURED.sets_before_a_width or widest >= 1 or _curvature(problem) > 60.0:
+    if steps < MEASURED.sets_before_a_width or widest >= 1 or _curvature(problem) > MEASURED.curvature_of_sets:
         return False
     inside = np.asarray(state.s) < np.asarray(problem.targets)  # the margin: support vectors in the end
     return float(inside[np.asarray(problem.present)].mean()) > widest
@@ -156,8 +160,8 @@ def _curvature(problem: Restrictable) -> float:
 
 
 def _rows_to_keep(problem: Problem) -> int:
-    """Return the kernel rows that larger sets keep: n / 4 as a power of two, within the memory and 1 GiB."""
-    larger, limit = MEASURED.samples_of_a_larger_set, 2**30
+    """Return the kernel rows that larger sets keep: n / 4 as a power of two, within the memory."""
+    larger, limit = MEASURED.samples_of_a_larger_set, MEASURED.bytes_of_rows
     wanted = 2 ** math.ceil(math.log2(max(problem.n / 4, 2 * larger)))
     permitted = min(limit, problem.gram.memory or limit) // (problem.n * jnp.dtype(problem.gram.dtype).itemsize)
     return max(min(wanted, permitted), larger)

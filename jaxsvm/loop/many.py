@@ -45,6 +45,7 @@ from jaxsvm.solvers.working_set_block import block_steps, ends, ends_of_groups, 
 
 ROUNDING_OF_ZERO = 1e-12  # a violation, or a gap where the optimum is 0, up to which it counts as 0
 STEPS_OF_A_CHECK = 16  # pair steps of a chain between looks at the gap
+SMALL_SET, LARGE_SET = 128, 512  # working sets, up to `samples_at_once` and beyond; measured on pairs of classes
 MOST_SETS = 1000  # working sets after which the driver continues
 MOST_STEPS_OF_NU = 10_000_000  # pair steps after which a nu machine, which the driver does not continue, ends
 
@@ -326,8 +327,7 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
 
 def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, floor: Array) -> tuple[Array, ...]:
     """Solve by working sets: only their kernel rows are read."""
-    # Measured on pairs of digits, letters and MNIST's classes.
-    size = 128 if problem.n <= 1024 else 512
+    size = SMALL_SET if problem.n <= MEASURED.samples_at_once else LARGE_SET
     solver = WorkingSet(tol=tol, size=size, fresh=size // 2)
 
     def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
@@ -361,7 +361,7 @@ def fit_whole(problem: Problem, tol: float) -> Fit | None:
     gram = part_of(problem.gram, values_between(problem.gram, np.append(rows, np.repeat(rows[:1], size - n))))
     data, a = BoxData(y, q, upper, "y" if free else "", offset=problem.offset), np.zeros(problem.n)
     with jax.enable_x64(True):
-        solved = solve_box(gram, data, 0.5 * tol, MEASURED.steps_per_sample * n)
+        solved = solve_box(gram, data, 0.5 * tol, MEASURED.steps_per_sample * n)  # the answer is rounded
     a[rows] = np.abs(solved.dual_coef[:n])
     answer = _answer(box, a.astype(problem.dtype))
     finite = all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(answer))
@@ -431,7 +431,7 @@ def solve_chains(
 
 def _grown(xp: Any, a: Any, weight: Any, before: Any, C: Any) -> Any:
     """Return the start at C from a solution at a smaller value: scaled if a sample is at its bound, else as it is."""
-    full = ((weight > 0) & (a >= before * weight * (1 - 1e-12))).any()
+    full = ((weight > 0) & (a >= before * weight * (1 - ROUNDING_OF_ZERO))).any()
     return xp.minimum(a * xp.where(full, C / before, 1), C * weight)
 
 
@@ -463,7 +463,8 @@ def _chain(gram: DenseGram, arrays: Any, Cs: Array, tol: Array, form: tuple[str,
             gap = (problem.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
             # What no bound holds back serves all larger values too, whose losses cost more.
             held = ((a >= problem.upper) & (weight > 0)).any()
-            return jnp.where(violation > 0, gap / dual / (0.9 * tol * jnp.where(held, 1, C / Cs[-1])), 0)
+            goal = 0.9 * tol * jnp.where(held, 1, C / Cs[-1])  # less than `tol`: products are rounded
+            return jnp.where(violation > 0, gap / dual / goal, 0)
 
         start = grown, y * q - product
         (v, pull), _, _ = solve_whole(round, start, most, excess(*start))

@@ -143,9 +143,8 @@ def _with_state(problem: Problem, solver: Solver, progress: Progress, state: Any
     """Return the progress with a new state, its running excess, and whether it is idle."""
     moved = state.counters.steps > progress.state.counters.steps
     excess = solver.running_excess(problem, state)
-    # R alone would not tell: near the end its decrease is below its rounding, while alpha and s still move. Certify
-    # after 1,000 steps without a change of R.
-    long = state.counters.steps - progress.refreshed >= 1000
+    # R alone would not tell: near the end its decrease is below its rounding, while alpha and s still move.
+    long = state.counters.steps - progress.refreshed >= MEASURED.steps_before_doubt
     unchanged = (state.R == progress.state.R) & ((excess == progress.excess) | long)
     return progress._replace(state=state, excess=excess, idle=jnp.where(moved, unchanged, progress.idle))
 
@@ -182,7 +181,7 @@ def certify(problem: Problem, solver: Solver, progress: Progress, how: Certifyin
         best = better_answer(point, progress.best, better, problem.of_level)
     known = (best if solver.traits.finds_both and problem.gram.definite else point).certificate
 
-    # Progress is a lower R by more than rounding, or a gap that still shrinks.
+    # Progress is a lower R by more than rounding, or a gap that still shrinks by a hundredth.
     rounding = 4 * jnp.finfo(R.dtype).eps * jnp.abs(R)
     advanced = (progress.lowest - rounding > R) | (gap < 0.99 * best_gap)
     stalled = jnp.where(advanced, 0, progress.stalled + 1)
@@ -289,8 +288,8 @@ def finish(solver: Solver, progress: Progress) -> Fit:
 
 
 def refresh_interval(solver: Solver, n: int) -> int:
-    """Return the largest number of steps between refreshes: a refresh is a product, which costs thousands of steps."""
-    return max(4000, n) if solver.refresh_every is None else solver.refresh_every
+    """Return the largest number of steps between refreshes."""
+    return max(MEASURED.steps_of_a_refresh, n) if solver.refresh_every is None else solver.refresh_every
 
 
 def steps_taken(progress: Progress) -> Int[Array, ""]:

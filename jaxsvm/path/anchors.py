@@ -71,17 +71,16 @@ class Grid:
         ridge = np.asarray(first.ridge)
         kernel = float(np.asarray(first.squares).mean()) - first.offset
         penalty = float((1 / ridge[ridge > 0]).mean() / Cs[0])
-        scaled = Cs * penalty * max(kernel, 1e-30)  # `C mean(K_ii)`
-        self.uniform = int((scaled <= 0.3).sum())  # how many may start with equal weights: half of the steps from 0
-        # how many, from the top, need so many pair steps that working sets are faster: their number hardly grows with C
-        self.steep = int((scaled > 30.0).sum())
+        scaled = Cs * penalty * max(kernel, 1e-30)  # `C mean(K_ii)`, of a kernel of zeros too
+        self.uniform = int((scaled <= MEASURED.scaled_C_of_equal_weights).sum())  # how many may start with them
+        self.steep = int((scaled > MEASURED.scaled_C_of_sets).sum())  # how many, from the top, are for working sets
 
 
 def anchors(logs: np.ndarray) -> list[int]:
     """Return the places of anchors in increasing logarithms: both ends, and others with a bounded ratio of C."""
     places = [0] if len(logs) else []
     while places and places[-1] < len(logs) - 1:
-        furthest = logs[places[-1]] + np.log(MEASURED.factor_between_anchors) + 1e-9
+        furthest = logs[places[-1]] + np.log(MEASURED.factor_between_anchors) + 1e-9  # logarithms are rounded
         places.append(max(int(np.searchsorted(logs, furthest, side="right")) - 1, places[-1] + 1))
     return places
 
@@ -142,8 +141,8 @@ def sizes(n: int) -> list[int]:
     Each is a share of the one before: few sizes for all values, widths and folds share their programs. Below 1,024 a
     step costs what starting its kernels costs.
     """
-    result, share = [n], MEASURED.share_of_a_smaller_set
-    while (smaller := int(np.ceil(share * result[-1] / 128)) * 128) >= 1024 and smaller < result[-1]:
+    result, share, tile = [n], MEASURED.share_of_a_smaller_set, GRAM.rows_per_tile
+    while (smaller := int(np.ceil(share * result[-1] / tile)) * tile) >= 1024 and smaller < result[-1]:
         result.append(smaller)
     return result
 
@@ -408,10 +407,11 @@ def _combined(problem: SquaredHingeProblem, a: Any, b: Any) -> tuple[Array, Arra
 
 
 def stepper(grid: Grid, place: int, samples: int, tol: float) -> Any:
-    """Return the solver of a place on so many samples: pair steps, or up to 1,000 working sets if that is too slow."""
+    """Return the solver of a place on so many samples: pair steps, or working sets if that is too slow."""
     steep = place >= len(grid.logs) - grid.steep
-    large = samples >= MEASURED.samples_for_working_sets
-    return sets.WorkingSet(tol=tol, max_steps=1000) if steep and large else FrankWolfe(tol=tol)
+    if steep and samples >= MEASURED.samples_for_working_sets:
+        return sets.WorkingSet(tol=tol, max_steps=MEASURED.sets_of_a_problem)
+    return FrankWolfe(tol=tol)
 
 
 @Program

@@ -56,7 +56,9 @@ from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set_block import carried, ends
 
+LARGEST_SPREAD = 1e4  # ratio of upper bounds up to which sums are carried from value to value
 CHECK_EVERY = 32  # pair steps between two computations of the gap
+STEPS_A_SAMPLE, LEAST_STEPS, MOST_STEPS = 10, 10_000, 50_000  # pair steps of a value: the first, within the others
 NO_STEPS = np.zeros(4, np.int32)  # the work of a value that took none (`certified`)
 
 
@@ -292,7 +294,7 @@ def solve_kept(
     def excess(state: Any) -> Array:
         # The dual objective at the state; that of the start may be decades away, or 0.
         dual = begin.dual + jnp.where(kept, state.a - x, 0) @ (view.q - (p + state.s) / 2)
-        return _over(gap_of(state), 0.5 * solver.tol * dual)
+        return _over(gap_of(state), 0.5 * solver.tol * dual)  # samples outside add to the gap
 
     a = jnp.where(kept, start, 0)
     if len(a) <= MEASURED.samples_of_short_rows:
@@ -317,8 +319,7 @@ def filled_in(begin: NextStart, samples: Array | None, inside: Array) -> Array:
 def _by_steps(view: Any, at: Any, products_at: Any, excess: Any, a: Array) -> tuple[Any, Array, Array]:
     """Solve by pair steps along whole rows; a running gap that seems small is checked with exact products.
 
-    Check the gap every `CHECK_EVERY` steps. Give up after 10 steps per sample, at least 10,000 and at most 50,000:
-    beyond that a fit of the whole problem is faster.
+    Check the gap every `CHECK_EVERY` steps; give up where a fit of the whole problem is faster.
     """
 
     def exact(state: Any) -> Any:
@@ -332,7 +333,7 @@ def _by_steps(view: Any, at: Any, products_at: Any, excess: Any, a: Array) -> tu
 
     s = narrow(at["products"], a.dtype)  # but for the rounding of a
     state = State(a, s, jnp.zeros((), a.dtype), jnp.asarray(False), Counters.zero())
-    return solve_whole(round, state, min(max(10 * len(a), 10_000), 50_000), excess(state))
+    return solve_whole(round, state, min(max(STEPS_A_SAMPLE * len(a), LEAST_STEPS), MOST_STEPS), excess(state))
 
 
 def _by_sets(view: Any, sets: WorkingSet, products: Array, excess: Any, a: Array) -> tuple[Any, Array, Array]:

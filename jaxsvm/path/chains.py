@@ -26,7 +26,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Parametric, Problem, Restrictable
 from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status, StatusCode, Values, advice, values_of
 from jaxsvm.results.judge import concluded, in_dtype
-from jaxsvm.runtime.arrays import computed
+from jaxsvm.runtime.arrays import TINY, computed
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import reference_fit
@@ -284,7 +284,7 @@ def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[A
     gap = (wide.upper - a) @ loss + a @ jnp.maximum(margins - wide.targets, 0)
     cost = matmul(wide.upper, loss) / wide.C
     room = MEASURED.credible_share * solver.tol * dual - gap
-    valid_up_to = jnp.where(room > 0, wide.C + room / jnp.maximum(cost, 1e-300), 0)
+    valid_up_to = jnp.where(room > 0, wide.C + room / jnp.maximum(cost, TINY), 0)
     scale = _scale_without_loss(wide, margins)
     scaled_gap = (scale**2 * (a @ p) / 2 - dual) / dual / solver.tol
     return valid_up_to.astype(problem.dtype), scaled_gap.astype(problem.dtype)

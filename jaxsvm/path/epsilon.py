@@ -31,7 +31,7 @@ from jaxsvm.path.solve import Path, PathOptions, chain_link
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Fit, Status
-from jaxsvm.runtime.arrays import in_a_line, require_positive, transfers
+from jaxsvm.runtime.arrays import TINY, in_a_line, require_positive, transfers
 from jaxsvm.screening.reference import screenable
 from jaxsvm.screening.rules import Rule
 from jaxsvm.solvers.contract import Solver
@@ -172,9 +172,10 @@ def _steps(solved: Callable[[float], _Step], C_min: float, C_max: float, epsilon
             left, right, share = _joined(last, ahead[-1])
             jump = np.log(right.C / last.C)
             if share >= 1.001:  # the ends of intervals are rounded
-                steps[-1:], jump = [left, right], min(MEASURED.share_of_a_jump * share, 1.5) * jump
+                longer = min(MEASURED.share_of_a_jump * share, MEASURED.longest_jump)
+                steps[-1:], jump = [left, right], longer * jump
                 ahead.pop()
-            elif jump > 1e-6:
+            elif jump > 1e-6:  # else values of C are one but for rounding
                 ahead.append(solved(last.C * float(np.exp(jump / 2))))
             else:
                 raise InputError(f"epsilon is {epsilon}: no progress beyond C = {last.C:.6g}; take a larger one.")
@@ -189,7 +190,7 @@ def _joined(a: _Step, b: _Step) -> tuple[_Step, _Step, float]:
     def reach(here: _Step, there: _Step) -> float:
         room = max(here.dual - here.keep * here.primal, 0.0)
         slope = there.dual - here.dual + apart / 2 - here.keep * (there.C / here.C - 1) * here.loss
-        return 2 * room / max(np.sqrt(slope**2 + 2 * apart * room) - slope, 1e-300)
+        return 2 * room / max(np.sqrt(slope**2 + 2 * apart * room) - slope, TINY)
 
     up, down = reach(a, b), reach(b, a)
     upper, lower = a.C + min(up, 1) * (b.C - a.C), b.C - min(down, 1) * (b.C - a.C)
@@ -227,12 +228,11 @@ def _step(C: float, problem: Restrictable, fit: Fit, epsilon: float) -> _Step:
         dual = float(y @ coef - (coef @ values + C * (slack @ slack)) / 2)
     elif not np.array_equal(coef, y * alpha):  # a w of its own: nothing is known of the dual point's
         values = np.full_like(coef, np.nan)
-    rounding = (
-        ROUNDINGS * float(np.finfo(fit.alpha.dtype).eps) * max(float(np.abs(coef).sum()), primal) / max(dual, 1e-300)
-    )
+    size = max(float(np.abs(coef).sum()), primal) / max(dual, TINY)
+    rounding = ROUNDINGS * float(np.finfo(fit.alpha.dtype).eps) * size
     keep, half_norm = 1 - epsilon + rounding, primal - loss
     lower = keep * half_norm / (dual - keep * loss) if dual > keep * loss else np.inf
-    upper = (dual / keep - half_norm) / max(loss, 1e-300)
+    upper = (dual / keep - half_norm) / max(loss, TINY)
     return _Step(C, fit, C * lower, C * upper, keep, primal, loss, dual, (coef, values, slack))
 
 

@@ -26,7 +26,7 @@ from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.round import ready_together
 from jaxsvm.path.anchors import CoarseToFine, Grid, combination
-from jaxsvm.path.carried_chain import CarriedChain
+from jaxsvm.path.carried_chain import LARGEST_SPREAD, CarriedChain
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced, stacked, warn_of_unfinished
 from jaxsvm.path.coarse_to_fine import solve_grids
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
@@ -343,7 +343,7 @@ def chain_link(problem: Parametric, solver: Solver, options: PathOptions, stop: 
         # A scaled point stays on an equality only if that is 0. If bounds differ by decades, carried sums keep the
         # rounding of values that come and go and are decades larger than what remains.
         box = cast(BoxForm, problem)
-        carries = (problem.equality is None or float(box.e) == 0) and _spread(box) <= 1e4
+        carries = (problem.equality is None or float(box.e) == 0) and _spread(box) <= LARGEST_SPREAD
         if carries and problem.gram.spread is None and (problem.gram.stored or options.screen is not None):
             return CarriedChain(solver, options.key, options.screen, stop)
     return Neighbour(solver, options.key, options.screen, stop)
