@@ -47,10 +47,10 @@ LINES = {
     "datasets": 1_522,
     "derivatives": 447,
     "designs": 2_085,
-    "estimators": 2_431,
+    "estimators": 2_430,
     "face": 310,
     "gram": 1_180,
-    "kernels": 919,
+    "kernels": 918,
     "loop": 2_426,
     "model_selection": 946,
     "models": 1_400,
@@ -58,12 +58,12 @@ LINES = {
     "path": 2_083,
     "plots": 389,
     "points": 354,
-    "problems": 3_088,
+    "problems": 3_087,
     "relational": 3_049,
     "results": 581,
     "runtime": 1_373,
     "screening": 745,
-    "solvers": 5_455,
+    "solvers": 5_454,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
 OWN_IMPORTS, FILES = 1209, 178

@@ -110,7 +110,7 @@ def _learnt(options: Training, y: Any) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _unlike_columns(x: Any, names: tuple[str, ...] | None) -> str | None:
-    """Return a note on columns of unlike spread, of which the kernel sees few; None if there are none."""
+    """Return a note on columns of unlike spread (1,000 times, of half 30 times), of which the kernel sees few."""
     if is_sparse(x) or len(x) < 2:
         return None
     with np.errstate(over="ignore", invalid="ignore"):

@@ -76,7 +76,6 @@ def centres(
     n, d = x.shape
 
     def seeds_at(key: Array, weight: Array) -> Array:
-        """Draw one point of each class, with probability proportional to its weight."""
         of_class = jnp.where(jnp.stack([side == 0, side == 1]), weight, 0)
         return x[jax.vmap(lambda key, weight: independent(key, weight, 1)[0])(jax.random.split(key), of_class)]
 
@@ -100,7 +99,7 @@ def centres(
         means = sums / jnp.where(total > 0, total, 1)[:, None]
         return jnp.where((total > 0)[:, None], means, at.reshape(2 * k, d)).reshape(2, k, d)
 
-    return lax.fori_loop(0, 3, lloyd, seeds)
+    return lax.fori_loop(0, LLOYD_STEPS, lloyd, seeds)
 
 
 def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int, w: Float[Array, " d"]) -> Cells:
@@ -115,6 +114,8 @@ def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int, w: F
     return Cells(label, total[label], jnp.linalg.norm(offset, axis=1), product(offset, w), (total > 0).sum())
 
 
+LLOYD_STEPS = 3  # of the centres, from k-means++ seeds
+FEW_CELLS, MANY_CELLS, MANY_POINTS = 16, 64, 2000  # cells per class: the first below so many points, else the second
 BOUNDS = ("dir", "tight", "fixed", "printed")
 REGULARISERS = ("pinned", "scaled")
 
@@ -228,7 +229,7 @@ def _directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot)
 def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int, ...]:
     """Return the cells per class of each partition; the default served 1,000 to 250,000 points well."""
     if clusters is None:
-        return (16,) if n < 2000 else (64,)
+        return (FEW_CELLS if n < MANY_POINTS else MANY_CELLS,)
     counts = tuple(clusters) if isinstance(clusters, tuple | list) else (clusters,)
     if not counts:
         raise InputError("clusters is empty: a number of cells per class, or several are needed.")

@@ -42,6 +42,7 @@ from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers
 from jaxsvm.runtime.programs import Program
 
+DELTA, UNCHANGED = 0.05, 1e-12  # probability of an error above "epsilon"; a relative change of weights that is rounding
 SAMPLERS = ("mixture", "systematic", "independent")
 
 
@@ -156,9 +157,9 @@ def notes_on(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
 
 
 def _epsilon(small: Coreset, plan: Plan, uniform: float, present: int) -> float:
-    """Return the error that a fixed query exceeds with probability 0.05 at most; infinite if none below 1 is known."""
+    """Return the error that a fixed query exceeds with probability DELTA at most; infinite if none below 1 is known."""
     change, total = small.info["change"], small.info["total"]
-    if len(small) == present and plan.sampler != "independent" and change < 1e-12:
+    if len(small) == present and plan.sampler != "independent" and change < UNCHANGED:
         return 0.0
     if plan.bound == "printed":
         return float("inf")
@@ -166,7 +167,7 @@ def _epsilon(small: Coreset, plan: Plan, uniform: float, present: int) -> float:
         # The bounds' share of the probabilities: of the draw that is kept, and if a rare class is drawn more often.
         total = total / (MEASURED.share_of_bounds * (1 - uniform) * (1 - 1 / plan.m))
     draws = len(MEASURED.uniform_shares) if plan.choose else 1  # whichever is kept: all of them must be good
-    plain = sampling.query_error(max(total, 1.0), plan.m, 0.05 / draws)
+    plain = sampling.query_error(max(total, 1.0), plan.m, DELTA / draws)
     error = plain + change * (1 + plain)
     return error if error < 1 else float("inf")
 

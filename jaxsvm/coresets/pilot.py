@@ -19,6 +19,8 @@ from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.loop.many import solve_whole
 from jaxsvm.solvers.box.interior_point import FeatureSystem, Iterate, stepped
 
+MOST_STEPS, BALANCED = 100, 1e-9  # of a pilot; the part of its dual variables that the classes may differ by
+
 
 class Pilot(NamedTuple):
     """A nearly optimal `(w, b)` and its proof."""
@@ -62,17 +64,15 @@ def solve(x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], 
 
     one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))  # its optimum is known
     # Start at w = 0 instead of the w of these a, which is far off if the classes differ in weight: half the steps.
-    one = jnp.ones_like(upper)
-    start = Iterate(upper / 2, upper / 2, one, 2 * one, jnp.zeros_like(penalty))
-    last = solve_whole(advance, start, 100, jnp.where(one_class, 0, jnp.inf).astype(x.dtype))[0]
+    start = Iterate(upper / 2, upper / 2, jnp.ones_like(upper), jnp.full_like(upper, 2), jnp.zeros_like(penalty))
+    last = solve_whole(advance, start, MOST_STEPS, jnp.where(one_class, 0, jnp.inf).astype(x.dtype))[0]
     a, v = only(_balanced(last.a, y)), last.v
     u = system.transposed(a)
     dual = a.sum() - 0.5 * (penalty * u) @ u
-    dual = jnp.where(jnp.abs(u[-1]) <= 1e-9 * jnp.maximum(a.sum(), tiny) + 1e-300, dual, -jnp.inf)
+    dual = jnp.where(jnp.abs(u[-1]) <= BALANCED * jnp.maximum(a.sum(), tiny) + 1e-300, dual, -jnp.inf)
     dual = jnp.where(one_class, 0, jnp.maximum(dual, 0))  # costs are not negative
     v = jnp.where(one_class, jnp.zeros_like(v).at[-1].set(jnp.sign(y.sum())), v)
-    losses = only(upper * jnp.maximum(0, 1 - system.margins(a, v))).sum()
-    primal = 0.5 * (penalty * v) @ v + losses
+    primal = 0.5 * (penalty * v) @ v + only(upper * jnp.maximum(0, 1 - system.margins(a, v))).sum()
     return Pilot(v[:-1], v[-1], primal, jnp.minimum(dual, primal), a)
 
 

@@ -163,13 +163,11 @@ def _drawn(
 
 @Program.full()
 def _centres(key: Array, x: Array, y: Array, u: Array) -> tuple[Array, Array]:
-    """Return the origin of a sample, and the centres of its cells about it."""
     middle = centred(x, u)
     return x[0] - middle[0], centres(key, middle, y, u, MEASURED.cells_of_rows)
 
 
 def _seen(chunk: Chunk, shared: Shared) -> tuple[Array, Array, Array, Array]:
-    """Return points about the origin, signs, weights and cells."""
     y = jnp.where(chunk.y == shared.positive, 1.0, -1.0)
     return chunk.x, y, chunk.weight, nearest(chunk.x, (y > 0).astype(jnp.int32), shared.centres)
 
@@ -182,7 +180,6 @@ def _of_cells(chunk: Chunk, shared: Shared) -> Sums:
 
 
 def _of_bounds(chunk: Chunk, shared: Shared, sums: Sums) -> tuple[Array, Array]:
-    """Return the sum of the bounds, and the totals that weights are calibrated to."""
     return _bounds(chunk, shared, sums).sum(), (chunk.weight[:, None] * _variables(chunk, shared)).sum(axis=0)
 
 
@@ -209,7 +206,6 @@ def _probability(chunk: Chunk, shared: Shared, sums: Sums, size: Float[Array, "2
 
 
 def _taken(chunk: Chunk, shared: Shared, sums: Sums, size: Array, random: Array) -> Bool[Array, " k"]:
-    """Draw each row by its number."""
     key = jax.random.wrap_key_data(random)
     number = chunk.first + jnp.arange(len(chunk.weight))
     drawn = jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), (), chunk.weight.dtype))(number)

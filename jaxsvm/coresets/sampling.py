@@ -33,6 +33,10 @@ from jaxsvm.numerics import line_search, linear
 from jaxsvm.numerics.precision import matmul
 from jaxsvm.runtime.arrays import checked, require_positive, require_whole
 
+NEWTON_STEPS, STEP_SIZES = 40, 12  # of calibration, at most; sizes in its line search
+LEAST_RIDGE, LEAST_SLOPE = 1e-10, 1e-9  # of its Hessians; the slope at which it ends
+LEAST_POINTS = 8  # of a subset
+
 
 @checked
 def sample_size(
@@ -100,7 +104,7 @@ def inclusion(q: Float[Array, " n"], m: Any) -> Float[Array, " n"]:
         return jnp.minimum(1, jnp.exp(log_c) * q).sum() < m
 
     ends = (jnp.log(jnp.asarray(m, q.dtype)) - 1e-3, jnp.log(1 / least) + 1e-3)
-    scale = jnp.exp(line_search.bisected(too_small, *ends, 100)[1])
+    scale = jnp.exp(line_search.bisected(too_small, *ends, 100)[1])  # to rounding; the ends are a little wide of it
     return jnp.where(few, positive.astype(q.dtype), jnp.minimum(1, scale * q))
 
 
@@ -157,16 +161,16 @@ def calibrated(
         free = (t > low) & (t < high)
         slope = matmul(v * jnp.clip(t, low, high), A) - gap + ridge * dual
         H = matmul((A * jnp.where(free, v * s, 0)[:, None]).T, A)
-        d = -linear.factored(H + (ridge + 1e-10) * jnp.eye(len(dual), dtype=dual.dtype)).solve(slope)
+        d = -linear.factored(H + (ridge + LEAST_RIDGE) * jnp.eye(len(dual), dtype=dual.dtype)).solve(slope)
         ahead = s * matmul(A, d)
-        sizes = 0.5 ** jnp.arange(12, dtype=dual.dtype)  # of the line search: all at once, the best one is taken
+        sizes = 0.5 ** jnp.arange(STEP_SIZES, dtype=dual.dtype)  # all at once, the best one is taken
         values = lax.map(lambda k: value(t + k * ahead, gap @ (dual + k * d), ((dual + k * d) ** 2).sum()), sizes)
         best = values.min()
         size = jnp.where(best < value(t, gap @ dual, (dual**2).sum()), jnp.where(values == best, sizes, 0).max(), 0)
-        return step + 1, dual + size * d, (size == 0) | (jnp.abs(slope).max() < 1e-9)
+        return step + 1, dual + size * d, (size == 0) | (jnp.abs(slope).max() < LEAST_SLOPE)
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros_like(T), jnp.asarray(False))
-    dual = lax.while_loop(lambda c: (c[0] < 40) & ~c[2], newton, start)[1]
+    dual = lax.while_loop(lambda c: (c[0] < NEWTON_STEPS) & ~c[2], newton, start)[1]
     moved = v * (1 + jnp.clip(s * matmul(A, dual), low, high))
     return jnp.where(jnp.isfinite(moved), moved, v)
 
@@ -180,7 +184,7 @@ def pool(
     They are the pilot, `(0, +-1)`, and the solutions of subsets that are drawn by the bounds gamma, at several C: large
     subsets, then small ones (`largest`).
     """
-    size, large = max(8, min(MEASURED.points_per_subset, x.shape[0] // 2)), MEASURED.subsets_solved
+    size, large = max(LEAST_POINTS, min(MEASURED.points_per_subset, x.shape[0] // 2)), MEASURED.subsets_solved
     own = np.minimum([size] * large + list(MEASURED.points_per_small_subset), size)[:, None]
     count = len(own)
     draws, values = jax.random.split(key)
@@ -200,9 +204,7 @@ def pool(
 
     small = lax.map(solved, (index, weight, C * 10**exponent))
     small = jnp.where(jnp.isfinite(small), small, 0)
-    fixed = (
-        jnp.zeros((3, x.shape[1] + 1), x.dtype).at[0].set(jnp.append(at.w, at.b)).at[1:, -1].set(jnp.array([1.0, -1.0]))
-    )
+    fixed = jnp.zeros((3, x.shape[1] + 1), x.dtype).at[0, :-1].set(at.w).at[:, -1].set(jnp.stack([at.b, 1.0, -1.0]))
     return jnp.concatenate([fixed, small])
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.coresets.sampling import hinges, objectives
+from jaxsvm.coresets.sampling import LEAST_POINTS, hinges, objectives
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.gram.build import gram
 from jaxsvm.gram.measured import MEASURED as SIZES
@@ -294,8 +294,8 @@ def _evaluated(
     x, x_s = x - middle, x_s - middle
     best, own = solve(x, y, C * u), solve(x_s, y_s, C * v / share)
     d, row = x.shape[1], lambda at: jnp.append(at.w, at.b)
-    size = min(max(2 * d, 8), len(y))
-    count, climbers = 24, 8
+    size = min(max(2 * d, LEAST_POINTS), len(y))
+    count, climbers, climbs = 24, 8, 20  # queries of either kind; those of the largest errors; steps along gradients
 
     def of_subset(lane: tuple[Array, Array]) -> Array:
         index, factor = lane
@@ -323,10 +323,10 @@ def _evaluated(
         size = jnp.linalg.norm(gradient, axis=1, keepdims=True)
         new = at + step * gradient / jnp.where(size > 0, size, 1) * jnp.linalg.norm(at, axis=1, keepdims=True)
         better = (jnp.abs(error(new)) > jnp.abs(error(at)))[:, None]
-        return jnp.where(better, new, at), jnp.where(better, step * 1.2, step / 2)
+        return jnp.where(better, new, at), jnp.where(better, step * 1.2, step / 2)  # longer while it climbs
 
     _, hardest = lax.top_k(jnp.abs(error(pool)), climbers)
-    climbed, _ = lax.fori_loop(0, 20, climb, (pool[hardest], jnp.full((climbers, 1), 0.1, x.dtype)))
+    climbed, _ = lax.fori_loop(0, climbs, climb, (pool[hardest], jnp.full((climbers, 1), 0.1, x.dtype)))
     queries = jnp.concatenate([pool, climbed])
     F = objectives(queries[:2], hinges(x, y, queries[:2]), u, C)
     # Back to the data's own origin.

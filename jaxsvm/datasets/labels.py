@@ -26,10 +26,9 @@ MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "nat", "<na>", "#n/a", "
 """Texts of missing values, in lower case."""
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-EXACT = 2.0**53
-"""Every whole number up to here is a float64."""
-UNSEEN = "which training has not seen"
-"""What notes say of texts and features of new rows."""
+EXACT = 2.0**53  # every whole number up to here is a float64
+SAMPLES_PER_CLASS = 3  # fewer, on average, are of numbers to predict
+UNSEEN = "which training has not seen"  # what notes say of texts and features of new rows
 
 
 def as_number(text: str, mark: str = ".") -> float | None:
@@ -171,7 +170,7 @@ def two_classes(y: ArrayLike, positive: str | float | None = None) -> tuple[np.n
 def several_classes(y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return codes of the labels y `(n,)`, int64 from 0 on, and the classes `(k,)` in sorted order."""
     present, codes, shown = _present(y)
-    if len(present) > max(2, len(codes) / 3):
+    if len(present) > max(2, len(codes) / SAMPLES_PER_CLASS):
         raise InputError(
             f"y holds {len(present)} different labels ({shown}) for {len(codes)} samples: too many to be classes. To "
             "predict numbers, use regression (--loss epsilon_insensitive); if other values are the labels, name them "

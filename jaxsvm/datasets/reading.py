@@ -46,6 +46,7 @@ FORMATS = {
 """Formats by the ends of files' names; svmlight has any other."""
 TABLES = ("csv", "parquet", "feather", "frame")
 """Formats whose columns may hold text, lack values, and be left out."""
+MOST_NUMERALS = 20  # numbers that may be names of categories
 SCALES = {"standardise": Scaling.standardise, "min-max": Scaling.min_max}
 
 
@@ -256,7 +257,7 @@ def _learnt(key: str | int, parts: list[Any], impute: str | None, one_hot: bool,
         count = np.bincount(texts.codes).tolist()
         often = {text: many for text, many in sorted(zip(texts.values, count, strict=True)) if not is_missing(text)}
         numbers = [text for text in often if mark is not None and as_number(text, mark) is not None]
-        quantities = len(numbers) > 20 and sum(often[text] for text in numbers) > sum(often.values()) / 2
+        quantities = len(numbers) > MOST_NUMERALS and sum(often[text] for text in numbers) > sum(often.values()) / 2
         if 0 < len(often) <= max(2, sum(count) / 2) and len(numbers) < len(often) and not quantities:
             return Column(key, None if impute is None else max(often, key=often.__getitem__), tuple(often))
     if impute is None:

@@ -34,11 +34,11 @@ from jaxsvm.designs.measured import MEASURED
 from jaxsvm.designs.places.arrays import ArrayDesign, unless_halted
 from jaxsvm.errors import InputError, require
 from jaxsvm.loop.interruption import run_passes, until_halt, watching
-from jaxsvm.numerics.hinge_program import hinge_minimum, simplex_maximum, solved
+from jaxsvm.numerics.hinge_program import ROUNDED, TURNS, hinge_minimum, simplex_maximum, solved
 from jaxsvm.numerics.precision import rounding
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import judged
-from jaxsvm.runtime.arrays import device_memory, memory, require_memory, zero_filled
+from jaxsvm.runtime.arrays import TINY, device_memory, memory, require_memory, zero_filled
 
 
 @dataclasses.dataclass
@@ -88,14 +88,15 @@ class Lane:
         self.idle = 0 if before != (self.P, self.D) else self.idle + 1
         gradient = self.penalty * w - pull
         slope = float(gradient @ self.step)
-        if self.t > 0 and slope > 0.5 * self.slope and self.tries < MEASURED.refused_trials:
+        if self.t > 0 and slope > MEASURED.slope_of_a_trial * self.slope and self.tries < MEASURED.refused_trials:
             self.t *= self.slope / (self.slope + slope)
             self.tries += 1
             return
         short = 0 < self.t < MEASURED.short_step
         self.w = w
         self.go(-self._solved(sums.curvature, gradient), gradient)
-        lost, left = loss - (sums.s - float(pull @ w)), max(self.slope / 2, 0.2 * tol * max(self.D, 0.0))
+        lost = loss - (sums.s - float(pull @ w))
+        left = max(self.slope / 2, MEASURED.share_of_a_ramp * tol * max(self.D, 0.0))
         self.reach = self._reach(sums.near, MEASURED.rows_fetched(len(w)), short)
         if short and self.slope / 2 > lost and not self.square:
             self.mu /= MEASURED.narrowing
@@ -174,7 +175,7 @@ class Lane:
         pull = pull if self.constant else np.append(pull[:-1], 0.0)
         linear, rest = pull - rows.a @ rows.X, float(sums.s) - constant
         off = eps * (abs(sums.s) + abs(constant) + 2 * np.abs(pull) @ np.abs(self.best))
-        w, a = hinge_minimum(rows.X, rows.q, rows.c, linear, self.penalty, self.square, until_halt(range(80)))
+        w, a = hinge_minimum(rows.X, rows.q, rows.c, linear, self.penalty, self.square, until_halt(range(TURNS)))
         gradient = self.penalty * self.w - linear - rows.a @ rows.X
         self.add_plane(rest + rows.constant(a, self.square), linear + a @ rows.X, off)
         self.raise_bound()
@@ -195,7 +196,7 @@ class Lane:
         losses = np.stack([loss, np.minimum(loss, D)])
         off = unit * (np.sqrt(2 * losses * C) + C * unit if self.square else np.full(2, C * sizes[-2])) * (P > 0)
         P, D = P + off[0] + 4 * terms * P, np.maximum(D - off[1], 0)
-        return judged(P, D, abs(P - D) if 1e-9 * D >= D - P else P - D, D, rounding=1e-9 * D)
+        return judged(P, D, abs(P - D) if ROUNDED * D >= D - P else P - D, D, rounding=ROUNDED * D)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,10 +317,11 @@ class Run:
         m = len(rows.weight)
         if not m:  # none of them has a weight
             return None
-        share = self.weight / max(float(rows.weight.sum()), 1e-300)
+        share = self.weight / max(float(rows.weight.sum()), TINY)
         machines = [machine._replace(C=machine.C * share) for machine in self.machines]
         part = ArrayDesign(rows, m, self.design.classes)
-        run = Run(part, self.evaluate, machines, self.bias, self.epsilon, min(10 * self.tol, MEASURED.rough_gap))
+        tol = min(MEASURED.tols_of_a_start * self.tol, MEASURED.rough_gap)
+        run = Run(part, self.evaluate, machines, self.bias, self.epsilon, tol)
         try:
             run.begin()
         except InputError:  # a class that is rare
@@ -338,12 +340,8 @@ class Run:
     @property
     def going(self) -> list[int]:
         """Return the indices of the lanes that are neither certified nor stalled."""
-        idle = MEASURED.idle_passes
-        return [
-            k
-            for k, lane in enumerate(self.lanes)
-            if not self.certificate(k).relative_gap <= self.tol and lane.idle <= idle
-        ]
+        lanes = [k for k, lane in enumerate(self.lanes) if lane.idle <= MEASURED.idle_passes]
+        return [k for k in lanes if not self.certificate(k).relative_gap <= self.tol]
 
     def best(self, lane: int) -> np.ndarray:
         """Return the best point of a lane, `(p,)`."""
@@ -408,7 +406,7 @@ def _hinges_of(evaluate: Evaluate, rows: Chunk, points: Lanes) -> Any:
 
 
 def _hinges(evaluate: Evaluate, rows: Chunk, points: Lanes) -> tuple[np.ndarray, ...]:
-    """Return sigma, q, c and a of fetched rows, `(sides, m, l)`, from a few sizes of programs."""
+    """Return sigma, q, c and a of fetched rows, `(sides, m, l)`, by a program for each power of two from 256 on."""
     m = len(rows.weight)
     size = _rounded_up(max(m, 256))
     parts = (*rows[:3], np.broadcast_to(rows.first, m))

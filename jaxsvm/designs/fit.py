@@ -35,6 +35,7 @@ from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import Interruption, answering, run_passes
 from jaxsvm.model_selection.cross_validation import Scores, r2
 from jaxsvm.models.model import Model
+from jaxsvm.numerics.hinge_program import ROUNDED
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.results.fit import Certificate, Status, StatusCode
@@ -73,7 +74,7 @@ def restored(run: Run, path: str | os.PathLike[str] | None) -> bool:
     other = [key for key in wanted if kept.get(key) != wanted[key]]
     if not other:
         run.describe()
-        same = np.allclose(run.described, described, rtol=1e-9, atol=1e-9 * np.abs(described).max())
+        same = np.allclose(run.described, described, rtol=ROUNDED, atol=ROUNDED * np.abs(described).max())
         other = [] if same else ["sums over the rows"]
     wrong = f"it is of another run ({', '.join(other)} differ); remove it or name another file."
     require(not other, f"checkpoint is {name!r}: {wrong}")

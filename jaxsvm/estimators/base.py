@@ -17,7 +17,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from jaxsvm import __version__
 from jaxsvm.errors import require, warn
-from jaxsvm.estimators.kernel_values import FLOAT32_ERROR, VALUES_PER_BLOCK, KernelValues, kernel_values
+from jaxsvm.estimators.kernel_values import ERROR_A_WIDTH, FLOAT32_ERROR, VALUES_PER_BLOCK, KernelValues, kernel_values
 from jaxsvm.estimators.machines import decisions
 from jaxsvm.estimators.validation import (
     LIMITS,
@@ -193,10 +193,7 @@ class KernelEstimator(JaxsvmEstimator):
             yield from (K for _, K in values.blocks(X, self._support_in(values)))
 
     def _support_in(self, values: KernelValues) -> Any:
-        """Return the support vectors, in float64 if float32 kernel values would change decisions by 1e-3 margins.
-
-        Rounding a point to float32 adds `2^-24` to an RBF value for each width that it lies from the origin.
-        """
+        """Return the support vectors, in float64 if float32 kernel values would change decisions by 1e-3 margins."""
         support = self.support_vectors_
         if support.dtype != np.float32:
             return support
@@ -204,7 +201,7 @@ class KernelEstimator(JaxsvmEstimator):
             return support.astype(np.float64)
         centred = support - support.mean(axis=0, dtype=np.float64)
         reach = np.sqrt(values.parameters["gamma"] * np.einsum("ij,ij->i", centred, centred).max(initial=0))
-        error = (FLOAT32_ERROR + 2.0**-24 * reach) * np.linalg.norm(dense(self.dual_coef_), axis=1).max()
+        error = (FLOAT32_ERROR + ERROR_A_WIDTH * reach) * np.linalg.norm(dense(self.dual_coef_), axis=1).max()
         return support if error < 1e-3 else support.astype(np.float64)
 
     def _linear_decisions(self, X: Any) -> np.ndarray:

@@ -35,11 +35,13 @@ from jaxsvm.estimators.machines import (
 )
 from jaxsvm.estimators.validation import ClassWeight, Seed, class_factors, classes_of, costs, require_classes
 from jaxsvm.loop.interruption import estimating, until_halt
-from jaxsvm.loop.many import BoxData, Solved
+from jaxsvm.loop.many import ROUNDING_OF_ZERO, BoxData, Solved
 from jaxsvm.models.machines import votes
 from jaxsvm.models.model import is_positive
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.solvers.contract import Solver
+
+FOLDS = 5  # whose left-out decision values sigmoids are fitted to, as LIBSVM does
 
 
 def _has_probability(estimator: Any) -> bool:
@@ -124,14 +126,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _calibrated(self, data: Samples, codes: np.ndarray, weight: np.ndarray) -> list[tuple[float, float]]:
         """Fit one sigmoid per machine to decision values of samples that were left out; codes are increasing.
 
-        Each class is dealt to five folds in turn, in random order. A machine whose training samples lack a side tells
-        the other one, as in LIBSVM.
+        Each class is dealt to `FOLDS` folds in turn, in random order. A machine whose training samples lack a side
+        tells the other one, as in LIBSVM.
         """
         n, k, ended = len(codes), len(self.classes_), []
         order = np.lexsort((check_random_state(self.random_state).permutation(n), codes))
         values = np.empty((n, len(self._places)))
-        for fold in until_halt(range(min(5, n))):
-            test = np.sort(order[fold::5])
+        for fold in until_halt(range(min(FOLDS, n))):
+            test = np.sort(order[fold::FOLDS])
             rest = np.setdiff1d(np.arange(n), test)
             classes = class_slices(codes[rest], k)
             machines = self._machines(classes, weight[rest])
@@ -326,7 +328,7 @@ class NuSVC(KernelClassifier, LibsvmEstimator):
         smaller = min((machine.upper[machine.signs == sign].sum() for sign in (-1, 1)), default=0.0)
         if smaller <= 0:
             return undecided(machine)
-        budget, start = min(self.nu * machine.upper.sum() / 2, smaller * (1 - 1e-12)), np.zeros(machine.n)
+        budget, start = min(self.nu * machine.upper.sum() / 2, smaller * (1 - ROUNDING_OF_ZERO)), np.zeros(machine.n)
         for sign in (-1, 1):
             mine = np.flatnonzero(machine.signs == sign)
             start[mine] = first_at_bounds(budget, machine.upper[mine])

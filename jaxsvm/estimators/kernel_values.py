@@ -25,14 +25,14 @@ from jaxsvm.gram import build
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.operators import DenseGram, TiledGram
 from jaxsvm.kernels import RBF, Kernel, Linear, Precomputed
-from jaxsvm.kernels.distances import NEAR, furthest
+from jaxsvm.kernels.distances import LARGEST_EXPANDED_SQUARE, NEAR, furthest
 from jaxsvm.kernels.width import gamma_scale
 from jaxsvm.loop.many import BoxData, is_indefinite, padded_size, prefers_features
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.models.libsvm import named_kernel
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
-from jaxsvm.runtime.arrays import require_own_process
+from jaxsvm.runtime.arrays import TINY, require_own_process
 from jaxsvm.runtime.programs import Program
 
 
@@ -40,26 +40,23 @@ from jaxsvm.runtime.programs import Program
 class Measured:
     """Sizes and limits from which another method is faster."""
 
-    values_by_numpy: int = 2**20
-    """Kernel values that NumPy computes in less time than a program is compiled in."""
-    values_by_blocks_of_numpy: int = 2**28
-    """Kernel values that NumPy computes on a CPU as fast as a program does, some rows at a time."""
-    values_of_a_block_of_numpy: int = 2**18
-    """Kernel values of such a block: they stay in the cache."""
-    multiplications_of_one_thread: int = 2**18
-    """Multiplications of a matrix product that OpenBLAS does in the calling thread."""
+    values_by_numpy: int = 2**20  # kernel values that NumPy computes in less time than a program is compiled in
+    values_by_blocks_of_numpy: int = 2**28  # kernel values that it computes, some rows at a time, as fast as a program
+    values_of_a_block_of_numpy: int = 2**18  # kernel values of such a block: they stay in the cache
+    rows_of_a_block: tuple[int, int] = (64, 1024)  # least and largest number of rows of a block
+    multiplications_of_one_thread: int = 2**18  # of a matrix product that OpenBLAS does in the calling thread
+    side_of_a_tile: int = 16  # least number of rows and columns of such a product
+    tol_of_float32: float = 1e-5  # relative gap from which kernel values may be held in float32
 
 
 MEASURED = Measured()
 VALUES_PER_BLOCK = gram.MEASURED.bytes_per_block // 8
 FLOAT32_ERROR = 2.0**-21
 """Bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)` (half of it was measured)."""
-OF_PRODUCTS = ("linear", "poly", "rbf", "sigmoid")
-"""Kernels whose values NumPy computes from products of points."""
-FAR = 64.0
-"""Widths of a kernel from the points' mean up to which they may be rounded to float32, which adds `2^-24` a width."""
-FAR_IN_DOUBLE = FAR * 2**29
-"""Widths up to which subtracting the mean in float64 rounds no further than that."""
+ERROR_A_WIDTH = 2.0**-24  # what rounding a point to float32 adds to it for each width that the point lies from the mean
+OF_PRODUCTS = ("linear", "poly", "rbf", "sigmoid")  # kernels whose values NumPy computes from products of points
+FAR = 64.0  # widths of a kernel from the points' mean up to which they may be rounded to float32
+FAR_IN_DOUBLE = FAR * 2**29  # widths up to which subtracting the mean in float64 rounds no further than that
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,13 +117,14 @@ class KernelValues:
         """Return RBF values of points shifted to their mean; from differences of the points if some are far from it.
 
         An expanded squared distance is a difference of large numbers, which loses its digits far from the origin. Up to
-        `gamma |x|^2 = 1e5` this costs 1e-10 of a kernel value.
+        `gamma |x|^2 = LARGEST_EXPANDED_SQUARE` this costs 1e-10 of a kernel value.
         """
         gamma, given = self.parameters["gamma"], (x, z)
         shift = z.mean(axis=0, dtype=np.float64)
         x, z = x - shift, z - shift
         squares = np.einsum("ij,ij->i", x, x), np.einsum("ij,ij->i", z, z)
-        if not gamma * max(squares[0].max(), squares[1].max()) <= 1e5:  # the shift would round the points as well
+        largest = max(squares[0].max(), squares[1].max())
+        if not gamma * largest <= LARGEST_EXPANDED_SQUARE:  # the shift would round the points as well
             return np.exp(-gamma * cdist(*given, "sqeuclidean"))
         distances = _in_one_thread(-2 * x, z)
         distances += squares[0][:, None]
@@ -137,14 +135,14 @@ class KernelValues:
 
     def blocks(self, x: Any, z: Any) -> Any:
         """Yield pairs of a slice of the rows of x and their values against all of z, `(rows, n)`."""
-        m, n = x.shape[0], z.shape[0]
+        (m, n), (least, most) = (x.shape[0], z.shape[0]), MEASURED.rows_of_a_block
         sparse, few = sp.issparse(x) or sp.issparse(z), m * n <= MEASURED.values_by_numpy
         doubles = x.dtype == z.dtype == np.float64  # a program is faster in float32
         by_numpy = few or doubles and m * n <= MEASURED.values_by_blocks_of_numpy
         products = self.name in OF_PRODUCTS and not sparse and by_numpy
         if products or (self.name != "object" and (sparse or few)):
             values = MEASURED.values_of_a_block_of_numpy if products else VALUES_PER_BLOCK
-            step = max(m, 1) if few else max(values // max(n, 1), 64)
+            step = max(m, 1) if few else max(values // max(n, 1), least)
             for start in range(0, m, step):
                 rows = slice(start, min(start + step, m))
                 yield rows, self._few(x[rows], z) if products else self._by_scikit_learn(x[rows], z)
@@ -158,7 +156,7 @@ class KernelValues:
         if dtype == np.float32 and reach > FAR:
             shift = 0.0  # these points are float32 numbers, and the shifted ones are not
         columns = padded_rows((z - shift).astype(dtype), size_class(n))
-        step = min(1024, max(64, 2 ** (VALUES_PER_BLOCK // len(columns)).bit_length() // 2), size_class(m))
+        step = min(most, max(least, 2 ** (VALUES_PER_BLOCK // len(columns)).bit_length() // 2), size_class(m))
         with jax.enable_x64(True):
             columns = jax.device_put(columns)
             for start in range(0, m, step):
@@ -177,7 +175,7 @@ class KernelValues:
 def _in_one_thread(x: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Return `x z'` of points `(m, d)` and `(n, d)`, by tiles for which BLAS wakes no other thread."""
     out = np.empty((len(x), len(z)), np.result_type(x, z))
-    side = max(math.isqrt(MEASURED.multiplications_of_one_thread // x.shape[1]), 16)
+    side = max(math.isqrt(MEASURED.multiplications_of_one_thread // x.shape[1]), MEASURED.side_of_a_tile)
     for i in range(0, len(x), side):
         for j in range(0, len(z), side):
             np.matmul(x[i : i + side], z[j : j + side].T, out=out[i : i + side, j : j + side])
@@ -222,7 +220,7 @@ def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) 
         gamma = 0.0
     width = 1.0 / X.shape[1] if gamma == "auto" else float(gamma_scale(X) if gamma == "scale" else gamma)
     # scikit-learn takes a width of 0: a constant kernel.
-    named: Any = named_kernel(kernel, np.float64(max(width, 1e-300)), np.float64(coef0), int(degree))
+    named: Any = named_kernel(kernel, np.float64(max(width, TINY)), np.float64(coef0), int(degree))
     return KernelValues(kernel, {field.name: getattr(named, field.name) for field in dataclasses.fields(named)}, named)
 
 
@@ -239,7 +237,7 @@ class Samples(NamedTuple):
     @property
     def float32_error(self) -> float:
         """Return a bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)`."""
-        return FLOAT32_ERROR + 2.0**-24 * self.reach
+        return FLOAT32_ERROR + ERROR_A_WIDTH * self.reach
 
     @property
     def largest(self) -> float:
@@ -335,10 +333,10 @@ def _held(values: KernelValues, X: Any, tol: float, alone: bool) -> Samples:  # 
         X = X.astype(np.float64, copy=False)  # certificates and decisions are in float64: float32 values differ
         K = np.ascontiguousarray(values.between(X, X))
         return Samples(values, None if sp.issparse(X) else X, K, definite=definite)
-    # From a tolerance of 1e-5 on values are held in float32, as LIBSVM holds them, if that rounds no point far away.
+    # From a tolerance on values are held in float32, as LIBSVM holds them, if that rounds no point far away.
     # Of a kernel that may be indefinite they are not: the matrix that is tested must be the one that is certified.
     shift, reach = placed(values.kernel, X)
-    narrow = tol >= 1e-5 and definite and reach <= FAR
+    narrow = tol >= MEASURED.tol_of_float32 and definite and reach <= FAR
     x = (X - shift).astype(np.float32 if narrow else np.float64)
     by_rows = alone and definite and n > LOOP.samples_at_once or 8 * n * n > SIZES.bytes_held
     K = None if by_rows else values.between(x, x)

@@ -22,13 +22,15 @@ from jaxsvm.gram.build import gram as gram_of
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import until_halt
 from jaxsvm.loop.many import Solved, solve_by_driver
-from jaxsvm.numerics.hinge_program import minimum_by_products
+from jaxsvm.numerics.hinge_program import ROUNDED, minimum_by_products
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import rounding
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.results.fit import Status
 from jaxsvm.results.judge import judged
 from jaxsvm.solvers.contract import Solver
+
+COLUMNS_MADE_DENSE, ENTRIES_MADE_DENSE = 2000, 5e7  # of sparse points, at most: the feature solvers take dense ones
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -91,7 +93,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         if self.fit_intercept:
             constant = np.full((n, 1), self.intercept_scaling)
             X = sp.hstack([X, constant], format="csr") if sp.issparse(X) else np.hstack([X, constant])
-        if sp.issparse(X) and X.shape[1] <= 2000 and n * X.shape[1] <= 5e7:  # dense points take the feature solvers
+        if sp.issparse(X) and X.shape[1] <= COLUMNS_MADE_DENSE and n * X.shape[1] <= ENTRIES_MADE_DENSE:
             X = X.toarray()
         wide, operator = sp.issparse(X) or X.shape[1] > min(n, SIZES.largest_direct_system), None
         solved, w, signs = [], [], list(signs_against_rest(codes, len(self.classes_)))
@@ -121,13 +123,13 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
         square = self.loss == "squared_hinge"
         c = (2 if square else 1) * self.C * weight[here]
         with one_thread():
-            found = minimum_by_products(rows, y[here], c, square, 0.9 * self.tol)
+            found = minimum_by_products(rows, y[here], c, square, 0.9 * self.tol)  # less than `tol`: rounding is added
         w[used], coef[here] = found.w, y[here] * found.a
         sizes = np.sqrt(rows.multiply(rows).sum(axis=1) if sp.issparse(X) else np.einsum("ij,ij->i", rows, rows))
         reach = found.a @ np.ravel(sizes) * np.linalg.norm(found.w)
         off = 4 * rounding(len(c), np.float64) * found.value + 4 * np.finfo(float).eps * reach
         P, D = np.float64(found.value), np.float64(found.value - found.gap)
-        certificate = judged(P, D, P - D + off, D, rounding=1e-9 * abs(D))
+        certificate = judged(P, D, P - D + off, D, rounding=ROUNDED * abs(D))
         solved = Solved(coef, 0.0, certificate, found.steps, Status.STALLED).judged(self.tol, definite=True)
         return solved if solved.status == Status.CONVERGED else None, w
 

@@ -136,7 +136,7 @@ def require_symmetric(name: str, K: np.ndarray) -> None:
     require_finite(name, K)
     worst, largest = float(np.abs(K - K.T).max(initial=0)), float(np.abs(K).max(initial=0))
     eps = float(np.finfo(K.dtype if np.issubdtype(K.dtype, np.floating) else float).eps)
-    if not worst <= 1e3 * eps * largest:
+    if not worst <= 1e3 * eps * largest:  # sums in another order
         raise InputError(f"{name} is a kernel matrix with |K - K'| up to {worst:.3g}: it must be symmetric.")
 
 

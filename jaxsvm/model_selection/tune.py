@@ -187,7 +187,7 @@ def tune(
                 record = search.step(stop)
                 if record is None or (callback is not None and callback(record) is True) or stop.seen:
                     stopped = "interrupted"
-                elif search.failures >= 3:
+                elif search.failures >= 3:  # one after another, each nearer to where there was a derivative
                     stopped = "failed"
                 elif len(search.history) - 1 - max(search.best, 0) >= patience:
                     stopped = "patience"

@@ -172,8 +172,7 @@ def _steps(solved: Callable[[float], _Step], C_min: float, C_max: float, epsilon
             left, right, share = _joined(last, ahead[-1])
             jump = np.log(right.C / last.C)
             if share >= 1.001:  # the ends of intervals are rounded
-                longer = min(MEASURED.share_of_a_jump * share, MEASURED.longest_jump)
-                steps[-1:], jump = [left, right], longer * jump
+                steps[-1:], jump = [left, right], min(MEASURED.share_of_a_jump * share, MEASURED.longest_jump) * jump
                 ahead.pop()
             elif jump > 1e-6:  # else values of C are one but for rounding
                 ahead.append(solved(last.C * float(np.exp(jump / 2))))

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jaxsvm.datasets.labels import is_nothing
+from jaxsvm.datasets.labels import SAMPLES_PER_CLASS, is_nothing
 from jaxsvm.datasets.reading import load
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
@@ -81,10 +81,8 @@ def _computed(tasks: Any) -> Any:
         ) from error
 
 
-LOST = ("Missing dependency", "CancelledError", "another client")
-"""Words of Dask's errors about results of a client that is closed."""
-FAN = 8
-"""Partial sums that one task adds."""
+LOST = ("Missing dependency", "CancelledError", "another client")  # words of Dask's errors: a client is closed
+FAN = 8  # partial sums that one task adds
 
 
 @transfers
@@ -145,7 +143,7 @@ def _partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:
 def _classes(labels: set[Any], n: int) -> tuple[Any, ...]:
     if len({isinstance(label, str) for label in labels}) > 1:
         raise InputError("data has labels that are text in some partitions and numbers in others: write all alike.")
-    if not 2 <= len(labels) <= max(2, n / 3):
+    if not 2 <= len(labels) <= max(2, n / SAMPLES_PER_CLASS):
         raise InputError(f"data has {len(labels)} labels in {n} rows: classes are needed, or `regression=True`.")
     return tuple(sorted(labels))
 

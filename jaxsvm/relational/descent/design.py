@@ -25,8 +25,8 @@ from jaxsvm.points.rows import CSR
 from jaxsvm.relational.schema.join import Join
 from jaxsvm.runtime.arrays import in_a_line, transfers
 
-ENTRIES_OF_A_CHUNK = 1 << 23
-"""Numbers of a join's rows that are formed at a time: 64 MiB."""
+ENTRIES_OF_A_CHUNK = 1 << 23  # numbers of a join's rows that are formed at a time: 64 MiB
+MOST_ROWS = 1 << 27  # merged rows of a join for which vectors are formed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,10 +86,10 @@ def design(join: Join) -> Design:
         join: A `Join`, or `fit.join`, which is scaled.
 
     Raises:
-        InputError: On a join of more than 2^27 merged rows, too many for vectors with an entry for each.
+        InputError: On a join of more than `MOST_ROWS` merged rows, too many for vectors with an entry for each.
     """
     require_part("join", join, "moments", "a `relational.Join` is needed")
-    found = join.distinct(1 << 27)
+    found = join.distinct(MOST_ROWS)
     if found is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
     y = join.tree.y[found[0][join.tree.label]]

@@ -21,18 +21,16 @@ from jaxsvm.designs.descent import Hinges, Lane
 from jaxsvm.designs.losses import REACHES, Sums
 from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
-from jaxsvm.numerics.hinge_program import minimum_by_products
+from jaxsvm.numerics.hinge_program import RIDGE, minimum_by_products
 from jaxsvm.relational.counting.tree import Sampler
 from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.results.fit import Certificate
-from jaxsvm.runtime.arrays import memory
+from jaxsvm.runtime.arrays import TINY, memory
 
-MANY_FEATURES = 500
-"""Number of coefficients above which rows are not fetched: a fit begins by products with all of them."""
-LARGEST_SYSTEM = 1000
-"""Order of a dense system, from which on conjugate gradients take over."""
+MANY_FEATURES = 500  # coefficients above which rows are not fetched: a fit begins by products with all of them
+LARGEST_SYSTEM = 1000  # order of a dense system, from which on conjugate gradients take over
 
 
 class Formed:
@@ -91,7 +89,7 @@ class Formed:
                 X = self.X[part]
                 square = X.T @ (X * D[part, None])
                 H += square if isinstance(square, np.ndarray) else square.toarray()
-            scale, ridge = 1 / np.sqrt(np.diagonal(H)), 1e-14 * d * np.eye(d)  # I may be lost in what is added to it
+            scale, ridge = 1 / np.sqrt(np.diagonal(H)), RIDGE * d * np.eye(d)  # I may be lost in what is added to it
             return np.append(scale * np.linalg.solve(H * scale * scale[:, None] + ridge, scale * b[:-1]), 0.0)
         X = self.X if isinstance(self.X, csr_array) else csr_array(self.X)
         scale = 1 / np.sqrt(1 + (X * X).T @ D)
@@ -111,8 +109,8 @@ def formed_if_small(join: Any, wanted: bool) -> Formed | None:
     tables = sum(len(block.X) for block in join.blocks)
     few = max(MEASURED.formed_rows, MEASURED.formed_ratio * tables)
     most = MEASURED.auto_rows if wanted else min(MEASURED.auto_rows, few)
-    most = min(most, (memory() or np.inf) / 4 / (16 * max(join.entries, 1)))
-    found = join.distinct(most) if join.tree.m == 1 or float(join.size) <= most * 64 else None
+    most = min(most, (memory() or np.inf) / 4 / (16 * max(join.entries, 1)))  # a quarter of it, 16 bytes an entry
+    found = join.distinct(most) if join.tree.m == 1 or float(join.size) <= most * MEASURED.repeats_of_a_row else None
     return None if found is None or len(found[1]) > most else formed(join, *found)
 
 
@@ -126,7 +124,7 @@ class Counted:
     @cached_property
     def few(self) -> Formed:
         """Return drawn rows of the join."""
-        many = max(1 << 15, min(MEASURED.hessian_rows_per_coefficient * self.join.d, MEASURED.formed_rows))
+        many = int(np.clip(MEASURED.hessian_rows_per_coefficient * self.join.d, *MEASURED.hessian_rows))
         return formed(self.join, Sampler(self.join.tree).draw(many, np.random.default_rng(0)), np.ones(many))
 
     def counts(
@@ -223,7 +221,7 @@ class Descent:
     def solve_by_products(self, rows: Formed) -> None:
         """Begin at the optimum, as far as products with the rows find it: one evaluation, which nothing interrupts."""
         lane, c = self.lane, self.C * rows.share
-        found = minimum_by_products(rows.X, rows.y, c, lane.square, 0.5 * self.tol)
+        found = minimum_by_products(rows.X, rows.y, c, lane.square, 0.5 * self.tol)  # rounding is added
         lane.w, a = np.append(found.w, 0.0), found.a
         lane.add_plane(
             float(a.sum() - (a @ (a / c) / 2 if lane.square else 0)), np.append(rows.X.T @ (rows.y * a), 0.0)
@@ -240,7 +238,7 @@ class Descent:
         if part is None:
             return
         lane, passes = Lane.at(self.lane.w, "none", square, self.lane.mu), DESIGNS.start_passes
-        few = Descent(part, lane, self.unit, 10 * self.tol, passes, self.stop, self.deadline)
+        few = Descent(part, lane, self.unit, DESIGNS.tols_of_a_start * self.tol, passes, self.stop, self.deadline)
         few.sizes = self.sizes
         few.run()
         self.lane.w = self.lane.best = few.lane.best
@@ -297,8 +295,8 @@ class PaperDescent(Descent):
         if estimate < self.least:
             self.least, self.chosen, self.upper = estimate, beta, upper
         after = beta - guarded.gradient / (lam * np.sqrt(d * self.taken))
-        lane.w = np.append(after * min(1.0, np.sqrt(d) / (2 * lam) / max(np.linalg.norm(after), 1e-300)), 0.0)
-        if self.taken % 10 == 0:
+        lane.w = np.append(after * min(1.0, np.sqrt(d) / (2 * lam) / max(np.linalg.norm(after), TINY)), 0.0)
+        if self.taken % 10 == 0:  # a bound costs more than a step
             lane.raise_bound()
         self.record(estimate)
 

@@ -69,10 +69,10 @@ class GridEngine(Engine):
             return [np.zeros(len(w)) for w in weight], 0.0
         low = [part[mask].min() for part, mask in zip(s, live, strict=True)]
         reach = sum(part[mask].max() - least for part, mask, least in zip(s, live, low, strict=True))
-        h = reach / self.bins if reach > 1e-12 else 1.0
+        h = reach / self.bins if reach > 1e-12 else 1.0  # of equal scores, which may differ by rounding
         entries = [self._entries(i, np.where(live[i], (s[i] - low[i]) / h, 0), weight[i]) for i in range(tree.m)]
         room = tau - sum(low)
-        limit = int(np.floor(room / h * (1 + 1e-15) + 1e-9))
+        limit = int(np.floor(room / h * (1 + 1e-15) + 1e-9))  # rounding may not lose a bin
         threshold = Threshold(limit, room, h, int(ramp / h))
         sent: Messages = {}
         for i, j in tree.directed:

@@ -282,7 +282,7 @@ def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
         elif scale == "standard":
             mean = given.X.T @ out / N
             size = np.sqrt(((given.X - mean) ** 2).T @ out / N)
-            size = np.where(size > 1e-12 * np.abs(mean), size, 0)
+            size = np.where(size > 1e-12 * np.abs(mean), size, 0)  # a smaller one is rounding
         mean, size = np.where(number, mean, 0.0), np.where(number & (size > 0), size, 1.0)
         # Numbers may have been scaled before, `x = mean + scale X`: combine both.
         X, names, fill = (given.X - mean) / size, given.names, given.fill
