@@ -21,6 +21,7 @@ from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.many import (
     BoxData,
     Solved,
+    box_problem_of,
     constant_solution,
     hinge_data,
     padded_size,
@@ -93,14 +94,11 @@ def train(estimator: Any, data: Samples, machines: Sequence[Machine], progress: 
             return progress.ended(solve(data, machine.parts, problem, tol, most, callback))
         problem = weighted_problem(data.driven(machine.parts), y, upper, 1.0, loss, bias)
         solved = solve_by_driver(problem, tol if solver is None else solver, None, 0, callback, key)
-        if data.exact is not None and solved.status == Status.INTERRUPTED:
-            solved = _with_rounding(data, solved, tol)
-        elif data.exact is not None:
-            exact = samples(data.values, data.exact_points(machine.parts), 0.0).driven((slice(0, machine.n),))
-            problem = weighted_problem(exact, y, upper, 1.0, loss, bias)
-            again = solve_by_driver(problem, tol, np.abs(solved.dual_coef), callback=callback)
-            solved = again._replace(steps=again.steps + solved.steps)
-        return progress.ended(solved._replace(dual_coef=solved.dual_coef[: machine.n]))
+        solved = solved._replace(dual_coef=solved.dual_coef[: machine.n])
+        if data.exact is not None:
+            problem = hinge_data(y, upper, bias)
+            solved = _certified_in_double(data, machine.parts, problem, solved, tol, -1, callback)
+        return progress.ended(solved)
 
     with jax.enable_x64(True), watching() as stop:
         if by_one_program:
@@ -129,7 +127,7 @@ def solve(
         result = solve_box(operator, problem, tol, most, None, floor, callback)
         if data.exact is None or result.status == Status.MAX_STEPS and max_iter >= 0:
             return result
-        return _certified_in_double(data, parts, n, problem, result, tol, most)
+        return _certified_in_double(data, parts, problem, result, tol, most, callback)
 
     with jax.enable_x64(True):
         x = data.features(parts, size) if max_iter < 0 and start is None else None
@@ -138,7 +136,7 @@ def solve(
 
 
 def _certified_in_double(
-    data: Samples, parts: Sequence[slice], n: int, problem: BoxData, solved: Solved, tol: float, max_iter: int
+    data: Samples, parts: Sequence[slice], problem: BoxData, solved: Solved, tol: float, max_iter: int, callback: Any
 ) -> Solved:
     """Certify a solution from float32 kernel values for those in float64; continue from it if its gap is too large.
 
@@ -149,17 +147,23 @@ def _certified_in_double(
     size, allowed = len(problem.y), _with_rounding(data, solved, tol)
     if solved.status == allowed.status == Status.CONVERGED or solved.status == Status.INTERRUPTED:
         return allowed
-    x = data.exact_points(parts)
-    support, product = np.flatnonzero(solved.dual_coef[:n]), np.zeros(size)
-    for rows, K in data.values.blocks(x, x[support]):
-        product[rows] = K @ solved.dual_coef[support]
-    bias, certificate = jax.tree.map(np.asarray, recertified(problem.arrays, solved.dual_coef, product, problem.form))
-    again = solved._replace(bias=float(bias), certificate=certificate).judged(tol, definite=True)
+    x, coef, large = data.exact_points(parts), solved.dual_coef, size > LARGEST_PADDED
+    whole, gram, product = (slice(0, len(x)),), None, np.zeros(size)
+    if large:
+        gram, product = samples(data.values, x, 0.0, alone=True).operator(whole, size), None
+    else:
+        support = np.flatnonzero(coef)
+        for rows, K in data.values.blocks(x, x[support]):
+            product[rows] = K @ coef[support]
+    found = jax.tree.map(np.asarray, recertified(gram, problem.arrays, coef, product, problem.form))
+    coef, product, bias, certificate = found
+    again = solved._replace(dual_coef=coef, bias=float(bias), certificate=certificate).judged(tol, definite=True)
     if float(certificate.relative_gap) <= tol:
         return again
-    double = samples(data.values, x, 0.0)
-    a = np.clip(problem.y * solved.dual_coef, 0, problem.upper)
-    again = solve_box(double.operator((slice(0, n),), size), problem._replace(start=a), tol, max_iter, product)
+    operator, a = samples(data.values, x, 0.0).operator(whole, size), np.clip(problem.y * coef, 0, problem.upper)
+    if large:
+        return solve_by_driver(box_problem_of(operator, problem.arrays, problem.form), tol, a, solved.steps, callback)
+    again = solve_box(operator, problem._replace(start=a), tol, max_iter, product, callback=callback)
     return again._replace(steps=again.steps + solved.steps)
 
 

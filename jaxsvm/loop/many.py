@@ -237,12 +237,17 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
 
 
 @Program.full(static=("form",))
-def recertified(arrays: Any, dual_coef: Array, product: Array, form: tuple[str, float]) -> tuple[Array, Certificate]:
-    """Return constant and certificate of coefficients `y a`, of which `product` is that with other kernel values."""
-    problem = box_problem_of(None, arrays, form)
-    s = problem.y * (product + problem.offset * dual_coef.sum())
-    result = problem.certified(problem.y * dual_coef, s, s.dtype)
-    return result.bias, result.certificate
+def recertified(gram: Any, arrays: Any, coef: Array, product: Any, form: tuple[str, float]) -> tuple[Any, ...]:
+    """Certify coefficients `y a` by their product, or by that with a Gram operator once the constraints are met.
+
+    Returned are coefficients, product, constant and certificate.
+    """
+    problem = box_problem_of(gram, arrays, form)
+    if gram is not None:
+        coef = problem.y * problem.feasible_point(problem.y * coef)
+        product = gram.support_matvec(coef)
+    result = problem.certified(problem.y * coef, problem.y * (product + problem.offset * coef.sum()), coef.dtype)
+    return coef, product, result.bias, result.certificate
 
 
 def solve_by_driver(
