@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn import svm
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes, load_iris
+from sklearn.datasets import load_diabetes, load_iris, make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import pairwise_kernels
 from sklearn.model_selection import GridSearchCV
@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 import jaxsvm
 from jaxsvm import estimators, kernels
+from jaxsvm.estimators import machines
 from jaxsvm.loop import driver as loop
 from jaxsvm.loop import many
 
@@ -628,3 +629,25 @@ def test_machines_of_several_classes_take_any_solver():
     assert ascent.fit_status_ == 0 and (ascent.certificate_.primal < 1.01 * ascent.certificate_.dual).all()
     with pytest.raises(jaxsvm.InputError, match="FrankWolfe is for squared-hinge problems"):
         estimators.SVC(solver=jaxsvm.FrankWolfe()).fit(X, Y)
+
+
+@pytest.mark.parametrize("C", [1.0, 1e3])
+def test_a_solution_of_the_driver_is_certified_in_double_and_continued_there(C, monkeypatch):
+    """Above `LARGEST_PADDED` samples the driver solves in float32: at C = 1e3 not to this tol."""
+    monkeypatch.setattr(machines, "LARGEST_PADDED", 1024)
+    x, y = make_classification(1100, 6, n_informative=3, flip_y=0.1, random_state=1)
+    theirs = svm.SVC(C=C, gamma=0.01, tol=1e-6).fit(x, y)
+    for bias in ("free", "regularized"):
+        ours = estimators.SVC(C=C, gamma=0.01, tol=1e-5, bias=bias).fit(x, y)
+        a = np.zeros(len(y))
+        a[ours.support_] = ours.dual_coef_[0]
+        K = pairwise_kernels(x, metric="rbf", gamma=0.01) + (bias == "regularized")
+        f = K @ a + (ours.intercept_ if bias == "free" else 0)
+        losses = C * np.maximum(0, 1 - np.where(y == ours.classes_[1], 1, -1) * f).sum()
+        primal, dual = a @ K @ a / 2 + losses, np.abs(a).sum() - a @ K @ a / 2
+        assert (np.abs(a) <= C * (1 + 1e-12)).all() and (bias != "free" or abs(a.sum()) <= 1e-9 * C)
+        assert primal - dual <= 1.01e-5 * dual
+        np.testing.assert_allclose(ours.certificate_.primal[0], primal, rtol=1e-9)
+        np.testing.assert_allclose(ours.certificate_.dual[0], dual, rtol=1e-9)
+        if bias == "free":
+            np.testing.assert_allclose(ours.decision_function(x), theirs.decision_function(x), atol=0.02)

@@ -477,4 +477,5 @@ def test_bounds_that_rounded_kernel_values_take_off_the_optimum_are_said():
             warnings.simplefilter("always")
             assert jaxsvm.fit(problem, solver).status.name == status
         (said,) = [str(one.message) for one in told if one.category is PrecisionWarning]
-        assert "about 0.0014, or these bounds are off by it" in said
+        told_gap = float(re.search(r"about (\S+), or these bounds are off by it", said)[1])
+        assert 1e-3 < told_gap < 4e-3  # 1.4e-3 on CPUs; 2.8e-3 on a GPU, whose fit is rounded otherwise

@@ -21,7 +21,6 @@ from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.many import (
     BoxData,
     Solved,
-    box_problem_of,
     constant_solution,
     hinge_data,
     padded_size,
@@ -97,7 +96,7 @@ def train(estimator: Any, data: Samples, machines: Sequence[Machine], progress: 
         solved = solved._replace(dual_coef=solved.dual_coef[: machine.n])
         if data.exact is not None:
             problem = hinge_data(y, upper, bias)
-            solved = _certified_in_double(data, machine.parts, problem, solved, tol, -1, callback)
+            solved = _certified_in_double(data, machine.parts, problem, solved, tol, -1)
         return progress.ended(solved)
 
     with jax.enable_x64(True), watching() as stop:
@@ -127,7 +126,7 @@ def solve(
         result = solve_box(operator, problem, tol, most, None, floor, callback)
         if data.exact is None or result.status == Status.MAX_STEPS and max_iter >= 0:
             return result
-        return _certified_in_double(data, parts, problem, result, tol, most, callback)
+        return _certified_in_double(data, parts, problem, result, tol, most)
 
     with jax.enable_x64(True):
         x = data.features(parts, size) if max_iter < 0 and start is None else None
@@ -136,7 +135,7 @@ def solve(
 
 
 def _certified_in_double(
-    data: Samples, parts: Sequence[slice], problem: BoxData, solved: Solved, tol: float, max_iter: int, callback: Any
+    data: Samples, parts: Sequence[slice], problem: BoxData, solved: Solved, tol: float, max_iter: int
 ) -> Solved:
     """Certify a solution from float32 kernel values for those in float64; continue from it if its gap is too large.
 
@@ -148,22 +147,18 @@ def _certified_in_double(
     if solved.status == allowed.status == Status.CONVERGED or solved.status == Status.INTERRUPTED:
         return allowed
     x, coef, large = data.exact_points(parts), solved.dual_coef, size > LARGEST_PADDED
-    whole, gram, product = (slice(0, len(x)),), None, np.zeros(size)
-    if large:
-        gram, product = samples(data.values, x, 0.0, alone=True).operator(whole, size), None
-    else:
-        support = np.flatnonzero(coef)
-        for rows, K in data.values.blocks(x, x[support]):
-            product[rows] = K @ coef[support]
+    whole = (slice(0, len(x)),)
+    gram, product = samples(data.values, x, 0.0, alone=True).operator(whole, size) if large else None, np.zeros(size)
+    support = np.flatnonzero(coef)
+    for rows, K in () if large else data.values.blocks(x, x[support]):
+        product[rows] = K @ coef[support]
     found = jax.tree.map(np.asarray, recertified(gram, problem.arrays, coef, product, problem.form))
     coef, product, bias, certificate = found
     again = solved._replace(dual_coef=coef, bias=float(bias), certificate=certificate).judged(tol, definite=True)
     if float(certificate.relative_gap) <= tol:
         return again
-    operator, a = samples(data.values, x, 0.0).operator(whole, size), np.clip(problem.y * coef, 0, problem.upper)
-    if large:
-        return solve_by_driver(box_problem_of(operator, problem.arrays, problem.form), tol, a, solved.steps, callback)
-    again = solve_box(operator, problem._replace(start=a), tol, max_iter, product, callback=callback)
+    double, a = samples(data.values, x, 0.0, alone=large), np.clip(problem.y * coef, 0, problem.upper)
+    again = solve_box(double.operator(whole, size), problem._replace(start=a), tol, max_iter, product)
     return again._replace(steps=again.steps + solved.steps)
 
 

@@ -238,10 +238,7 @@ def solve_in_features(x: np.ndarray, data: BoxData, tol: float, by_pairs: Callab
 
 @Program.full(static=("form",))
 def recertified(gram: Any, arrays: Any, coef: Array, product: Any, form: tuple[str, float]) -> tuple[Any, ...]:
-    """Certify coefficients `y a` by their product, or by that with a Gram operator once the constraints are met.
-
-    Returned are coefficients, product, constant and certificate.
-    """
+    """Return coefficients `y a`, on the constraints if there is an operator, product, constant and certificate."""
     problem = box_problem_of(gram, arrays, form)
     if gram is not None:
         coef = problem.y * problem.feasible_point(problem.y * coef)
@@ -312,7 +309,6 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
     y, upper, K = problem.y, problem.upper, cast(DenseGram, problem.gram).K.astype(a.dtype)
     K, end = K + problem.offset if problem.offset else K, y * upper
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
-
     # a violation of 1e-7 tol is at the rounding of float64. A nu machine without a margin has no gap at any violation.
     least = 1e-7 if problem.groups is None else 1e-4
 

@@ -179,9 +179,9 @@ class NuProblem(BoxProblem):
 
 def _level(g: Array, a: Array, upper: Array, mine: Array) -> Array:
     """Return the gradient of a group's free variables, or the middle of its bounds if there are none."""
-    free = mine & (a > 0) & (a < upper)
-    top = jnp.where(mine & (a < upper), -g, -jnp.inf).max()
-    bottom = jnp.where(mine & (a > 0), -g, jnp.inf).min()
+    rounding = 16 * jnp.finfo(a.dtype).eps * upper  # what is left of a variable that a pair step took to its bound
+    above, below = mine & (a > rounding), mine & (a < upper - rounding)
+    free, top, bottom = above & below, jnp.where(below, -g, -jnp.inf).max(), jnp.where(above, -g, jnp.inf).min()
     middle = jnp.where(jnp.isfinite(bottom), (top + bottom) / 2, top)
     between = jnp.where(jnp.isfinite(top), middle, bottom)
     return jnp.where(free.any(), jnp.where(free, g, 0).sum() / jnp.maximum(free.sum(), 1), -between)
