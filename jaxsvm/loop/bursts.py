@@ -255,7 +255,6 @@ def _burst_call(problem: Problem, solver: Solver, progress: Progress, chunks: An
 
 
 # --- certificates without a product
-#
 # A certificate from scratch is a product over all samples, which takes a minute at n = 100,000 if nothing is stored.
 # Steps carry the sums `s = Qa` along. With all of their rounding counted against the point the bracket remains true,
 # and in float64 is hardly wider.
