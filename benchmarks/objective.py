@@ -69,12 +69,3 @@ def judge(x, y, alpha, C, gamma, work=np.inf):
     slack = np.maximum(0, 1 - margins / R)
     primal = (R - alpha @ alpha / C) / (2 * R**2) + C / 2 * (slack @ slack)
     return {"R": R, "gap": float(2 * R * primal - 1), "support": few}
-
-
-def error_rate(x_new, y_new, x, y, alpha, gamma):
-    """Share of wrong labels on new points; float32 kernel values (only signs count)."""
-    alpha = np.asarray(alpha, np.float64)
-    support = np.flatnonzero(alpha > 0)
-    signed = (np.asarray(y, np.float64) * alpha)[support] / alpha.sum()
-    h = kernel_product(x_new, x[support], signed, gamma, np.float32) + signed.sum()
-    return float((np.where(h >= 0, 1, -1) != y_new).mean())

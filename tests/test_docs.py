@@ -23,7 +23,7 @@ import jaxsvm
 from jaxsvm import coresets, estimators, kernels, relational, screening
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/papers").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
 BLOCK = re.compile(r"^```(python|console|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d.]*(?:e-?\d+)?")

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("", "layer/", "anywhere/", "mathematics/", "notebooks/01_a_first_path/", "reference/core/")
+PAGES = (
+    "", "layer/", "anywhere/", "mathematics/", "papers/frank_wolfe/", "notebooks/01_a_first_path/", "reference/core/",
+)  # fmt: skip
 WIDTHS = (1280, 400)
 
 WATCH = """<script>
