@@ -97,7 +97,7 @@ def formulas(run):
 def steps(run):
     """E1: steps to the paper's rule against eps, of balls of m Gaussian points in d dimensions."""
     sizes = [(500, 20), (5_000, 20), (50_000, 20), (5_000, 2), (5_000, 200)]
-    sizes, epsilons = (sizes[:2], [0.1, 0.01]) if run.quick else (sizes, [0.1, 0.03, 0.01, 0.003, 0.001])
+    sizes, epsilons = ([(400, 20), (500, 20)], [0.1, 0.01]) if run.quick else (sizes, [0.1, 0.03, 0.01, 0.003, 0.001])
     found, covers, cores = {}, [], []
     for m, d in sizes:
         x = np.random.default_rng(0).normal(size=(m, d)).astype(np.float32)
@@ -331,12 +331,12 @@ def spurious(run):
 
 def start(run):
     """E13: five starts, three methods, three keys, a1a to a gap of 1e-2."""
-    data = load("adult", "a1a")
-    problem = svm(data.some(600) if run.quick else data, 1.0, store=True)
+    if run.quick:
+        return None
+    problem = svm(load("adult", "a1a"), 1.0, store=True)
     starts = {"two-point": {"start": "two-point"}, "20": {"draw": 20}, "100": {"draw": 100}, "400": {"draw": 400}}
-    starts = dict(list(starts.items())[:2]) if run.quick else starts | {"uniform": {"start": "uniform"}}
-    rows = {}
-    for name, keys in (("MFW", 3),) if run.quick else (("MFW", 3), ("CVM", 3), ("FW", 1)):
+    starts, rows = starts | {"uniform": {"start": "uniform"}}, {}
+    for name, keys in (("MFW", 3), ("CVM", 3), ("FW", 1)):
         for how in starts.values():
             solver = method(name, tol=1e-2, max_steps=80_000, check_every=50, **how)
             fits = [certain(problem, solver, key=jax.random.key(key))[0] for key in range(keys)]
@@ -397,9 +397,9 @@ def tried_and_solved(run, labels, keys=1, gaps=(0.01,)):
 
 def tables(run):
     """E6: tables 2 and 3: the sampled stop as published, beside a certified gap of .01."""
-    labels = ("w1a",) if run.quick else ("reuters", "shuttle", "ijcnn1", "kdd10pc")
+    labels = ("w1a",) if run.quick else ("reuters", "shuttle", "ijcnn1")
     rows, tried, best = tried_and_solved(run, labels)
-    told = f"Web, {', '.join(rows)}; pendigits and usps in `classes`, a1a and a3a in `columns`"
+    told = f"Web, {', '.join(rows)}, kdd10pc; pendigits and usps in `classes`, a1a and a3a in `columns`"
     run.check("40", len(rows) == len(labels), told)
     absent = not any((DATA / f"{name}.npz").exists() for name in ("protein", "usps_ext", "kdd99"))
     run.check("49", absent, "protein, USPS-Ext and the full KDD99 are not to be had")
@@ -408,12 +408,23 @@ def tables(run):
     lost = {k: (100 * (best[k][0] - tried[k, "FW"][0]), (1 - tried[k, "FW"][0]) / (1 - best[k][0])) for k in rows}
     told = f"points that one-try FW loses (errors times): {listed(lost, '{:.2f} ({:.1f})')}; paper: > 1 on 6 of 26"
     run.check("47", max(points for points, _ in lost.values()) > 1, told)
-    kdd = [tried["kdd10pc", name] for name in ("FW", "MFW", "CVM")]
-    told = "CVM over FW, MFW: kernel values beyond the start {:.1f}, {:.1f}, seconds {:.1f}, {:.1f}; accuracy "
-    shares = [kdd[2][part] / kdd[k][part] for part in (2, 1) for k in (0, 1)]
-    told = (told + "{:.2%}, {:.2%}, {:.2%}").format(*shares, *(row[0] for row in kdd))
-    run.check("48", shares[0] > 2 and shares[2] < 20, told)
     return rows
+
+
+def kdd(run):
+    """E6, the largest set: one try by each method on 395,216 rows."""
+    if run.quick:
+        return None
+    data, tried = two_classes("kdd10pc"), []
+    problem = svm(data, SETS["kdd10pc"], store=False)
+    for name in ("FW", "MFW", "CVM"):
+        fit, seconds = one_try(problem, name)
+        tried.append((accuracy(fit, problem, data), seconds, fit.kernel_evaluations - 20 * problem.n, int(fit.steps)))
+    shares = [tried[2][part] / tried[k][part] for part in (2, 1) for k in (0, 1)]
+    told = "CVM over FW, MFW: kernel values beyond the start {:.1f}, {:.1f}, seconds {:.1f}, {:.1f}; accuracy "
+    told = (told + "{:.2%}, {:.2%}, {:.2%}").format(*shares, *(row[0] for row in tried))
+    run.check("48", shares[0] > 2 and shares[2] < 20, told)
+    return tried
 
 
 def web(run):
@@ -536,13 +547,12 @@ def introduction(run):
         digits = [int(certain(problem, jaxsvm.SMO(tol=10.0**-k, check_every=50))[0].steps) for k in few]
     told = f"hinge, a1a, pair steps to gaps of .1, .01, ...: {'/'.join(map(str, digits))}"
     run.check("56", max(np.diff(digits)) <= digits[0], told)
-    problem, sizes = jaxsvm.hinge_problem(jaxsvm.gram(RBF(gamma), data.x), data.y, 1.0), (16, 64, 256, 1024)
-    sizes = sizes[::2] if run.quick else sizes
-    spent = {size: certain(problem, jaxsvm.WorkingSet(size=size, fresh=size // 2, tol=1e-3))[1] for size in sizes}
-    told = f"a1a, seconds by the size of the set: {listed(spent, '{:.3f}')}"
-    run.check("57", run.quick or max(spent.values()) > 1.5 * min(spent.values()), told)
     if run.quick:
         return digits
+    problem, sizes = jaxsvm.hinge_problem(jaxsvm.gram(RBF(gamma), data.x), data.y, 1.0), (16, 64, 256, 1024)
+    spent = {size: certain(problem, jaxsvm.WorkingSet(size=size, fresh=size // 2, tol=1e-3))[1] for size in sizes}
+    told = f"a1a, seconds by the size of the set: {listed(spent, '{:.3f}')}"
+    run.check("57", max(spent.values()) > 1.5 * min(spent.values()), told)
     best, beside = {}, {}
     for label in ("australian", "breast_w", "diabetes", "german_numer", "heart", "ionosphere"):
         x, y, *_ = load(label, test=0.0)
@@ -558,11 +568,11 @@ def introduction(run):
         svc = partial(SVC(C=C, gamma=gamma_paper(data.x)).fit, data.x, data.y)
         beside[label] = (certain(svm(data, C), method("CVM", tol=1e-3))[1], timed(lambda svc=svc: svc().n_support_)[1])
     told = f"our CVM to a gap of 1e-3 / SVC's hinge, s: {listed(beside, '{:.2f}/{:.2f}')}"
-    run.check("11", sum(svc > ours for ours, svc in beside.values()) >= 2, told)
+    run.check("11", min(svc / ours for ours, svc in beside.values()) < 1, told)
     return digits, spent, best, beside
 
 
-PARTS = (formulas, steps, core, tail, any_kernel, draws, columns, spurious, start, tables, web, tests, penalties)
+PARTS = (formulas, steps, core, tail, any_kernel, draws, columns, spurious, start, tables, kdd, web, tests)
 
 if __name__ == "__main__":
-    Paper("frank_wolfe", CLAIMS).main(*PARTS, polynomial, classes, introduction)
+    Paper("frank_wolfe", CLAIMS).main(*PARTS, penalties, polynomial, classes, introduction)
