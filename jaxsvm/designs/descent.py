@@ -22,7 +22,6 @@ Sources: Chapelle 2007 (Newton's method on the primal); Teo, Vishwanathan, Smola
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +38,7 @@ from jaxsvm.numerics.precision import rounding
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import judged
 from jaxsvm.runtime.arrays import TINY, device_memory, memory, require_memory, zero_filled
+from jaxsvm.runtime.programs import Program
 
 
 @dataclasses.dataclass
@@ -162,7 +162,6 @@ class Lane:
         return float(weights @ self.s - 0.5 * self.penalty @ (np.abs(slopes) + weights @ self.wide) ** 2 - rounded)
 
     def _weights(self, e: np.ndarray) -> np.ndarray:
-        """Return the best weights of the planes whose slopes e cancel, `(k,)`."""
         both = e.min() < 0 < e.max()
         usable = np.ones(len(e), bool) if both else e == 0
         pull, weights = (self.pull * np.sqrt(self.penalty))[usable], np.zeros(len(e))
@@ -400,7 +399,7 @@ def bytes_of(machines: int, d: int) -> int:
     return 8 * (machines * p * (2 * p + MEASURED.planes) + 2 * p * MEASURED.rows_fetched(p))
 
 
-@partial(jax.jit, static_argnums=0)
+@Program.full(static=("evaluate",))
 def _hinges_of(evaluate: Evaluate, rows: Chunk, points: Lanes) -> Any:
     return evaluate.hinges(rows, points)
 

@@ -28,7 +28,7 @@ from jaxsvm.kernels.contract import KernelLike, pytree
 from jaxsvm.kernels.distances import is_near, place, squared_distances
 from jaxsvm.numerics.linear import inverse_root, pivots
 from jaxsvm.points.rows import CSR, PointsLike, as_points, by_row_tiles, dense_rows, transposed_product
-from jaxsvm.runtime.arrays import device_memory, floating, lengthened, require_memory, transfers
+from jaxsvm.runtime.arrays import device_memory, floating, given_key, lengthened, require_memory, transfers
 from jaxsvm.runtime.programs import Program
 
 
@@ -154,7 +154,7 @@ def low_rank_gram(
     Raises:
         InputError: On an unknown method, or one that the kernel has no features for.
     """
-    key = jax.random.key(0) if key is None else key
+    key = given_key(key)
     if method == "nystroem":
         if landmarks not in ("pivoted", "random"):
             raise InputError(f'landmarks is {landmarks!r}: "pivoted" or "random" is needed.')

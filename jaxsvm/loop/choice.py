@@ -153,7 +153,6 @@ def _too_wide(problem: Restrictable, solver: WorkingSet, state: Any, steps: int)
 
 
 def _curvature(problem: Restrictable) -> float:
-    """Return the mean of a squared hinge's kernel diagonal over that of its ridge `1 / C_i`."""
     present = np.asarray(problem.present)
     values, ridge = np.asarray(problem.gram.diag())[present] + float(problem.offset), np.asarray(problem.ridge)[present]
     return float(values.mean() / ridge.mean())

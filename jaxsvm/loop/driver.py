@@ -45,7 +45,7 @@ from jaxsvm.problems.contract import Problem, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, advice
 from jaxsvm.results.judge import in_dtype
-from jaxsvm.runtime.arrays import require_seconds, transfers
+from jaxsvm.runtime.arrays import given_key, require_seconds, transfers
 from jaxsvm.runtime.loops import host_drives, in_automatic_axes, in_groups, while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import NEVER, HandOver, Solver, require_usable, with_max_steps
@@ -114,7 +114,7 @@ def fit(
     """
     if solver is not None and tol is not None:
         raise InputError("tol is for fits without a solver of their own: name it there, as in `WorkingSet(tol=1e-3)`.")
-    key = jax.random.key(0) if key is None else key
+    key = given_key(key)
     require_problem(problem)
     init = given_start(init, problem.n)
     options = Options(may_change=solver is None)

@@ -33,7 +33,7 @@ from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, r
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Certificate, Fit, Status, StatusCode
-from jaxsvm.runtime.arrays import in_a_line, require_one_of, require_seconds, require_whole, transfers
+from jaxsvm.runtime.arrays import given_key, in_a_line, require_one_of, require_seconds, require_whole, transfers
 from jaxsvm.runtime.loops import host_drives
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
@@ -351,7 +351,7 @@ def cross_validate(
         raise InputError(f"folds: R2 needs two targets that differ; fold {alone[0]} holds out none: use fewer folds.")
     if gammas is not None:
         require_widths(problem, gammas)
-    key = jax.random.key(0) if key is None else key
+    key = given_key(key)
     require_seconds(max_seconds)
     options = PathOptions(key, solver, tol, callback=callback)
     validated = partial(_validated, values=values, masks=masks, options=options, score=score, seed=seed)

@@ -31,7 +31,7 @@ from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.samples import checked
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import computed, in_a_line, on_device, transfers
+from jaxsvm.runtime.arrays import computed, given_key, in_a_line, on_device, transfers
 from jaxsvm.runtime.loops import host_drives
 from jaxsvm.solvers.contract import Solver
 
@@ -215,7 +215,7 @@ def fit_many(
 
 def _one_by_one(machines: Machines, solver: Any, tol: Any, key: Any, stop: Interruption, callback: Any) -> list[Fit]:
     """Solve concrete machines in order, until Ctrl-C or the time limit."""
-    key, tol = jax.random.key(0) if key is None else key, 1e-4 if tol is None else tol
+    key, tol = given_key(key), 1e-4 if tol is None else tol
     options, n = Options(may_change=solver is None), machines.gram.n
     solvers = [first_choice(problem, tol) if solver is None else solver for problem in machines]
     problems = ready_together(list(machines), solvers, until=lambda: stop.seen)

@@ -118,11 +118,11 @@ class _Rows:
 
     def _computed(self, function: Callable[..., Array], *factors: Any) -> np.ndarray:
         with jax.enable_x64(True):
-            return np.asarray(_jitted(function, *factors))
+            return np.asarray(_jitted(function, factors))
 
 
-@jax.jit(static_argnums=0)
-def _jitted(function: Callable[..., Array], *factors: Array) -> Array:
+@Program.full(static=("function",))
+def _jitted(function: Callable[..., Array], factors: tuple[Any, ...]) -> Array:
     return function(*factors)
 
 

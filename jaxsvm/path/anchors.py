@@ -362,7 +362,7 @@ class _Hard:
             place, problem = places[middle], self.grid.problems[places[middle]]
             x, f, gap = _combined(problem, points[places[a]][:2], points[places[b]][:2])
             point = GridPoint(x, f, 0, 0)
-            if not gap <= self.solver.inner_tol:
+            if not float(gap) <= float(self.solver.inner_tol):
                 better = newton.point(problem, point[:2], between=True)
                 if better is None or newton.Z is None:
                     better = self.point(place, (better or point)[:2], working_set)

@@ -154,7 +154,6 @@ def _finished(grid: Grid, place: int, solver: CoarseToFine, key: Array, fit: Fit
 
 
 def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -> Fit:
-    """Return the fits of a grid; a value that was not reached gets the nearest point."""
     lanes = {place: lane for lane, (other, place) in enumerate(tasks) if other == number}
     if len(lanes) == len(grid.logs):
         first = lanes[0]
@@ -177,7 +176,6 @@ def _finish_carried(problem: SquaredHingeProblem, x: Array, f: Array, steps: Any
 
 
 def _nearest(grid: Grid, place: int) -> GridPoint:
-    """Return the point of a place, or of the nearest place that has one; equal weights if none has."""
     nearest = min(grid.points, key=lambda other: abs(other - place), default=None)
     if nearest is None:
         equal = grid.problems[0].present.astype(grid.problems[0].dtype)

@@ -35,9 +35,11 @@ from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
 from jaxsvm.results.fit import Certificate, Fit, StatusCode, outcomes
 from jaxsvm.runtime.arrays import (
+    given_key,
     has_values,
     in_a_line,
     on_device,
+    owned,
     require_function,
     require_seconds,
     require_whole,
@@ -251,7 +253,7 @@ def solve_path(
     """
     several = isinstance(problem, list | tuple)
     problems: Any = list(cast(Any, problem)) if several else [problem]
-    key = jax.random.key(0) if key is None else key
+    key = given_key(key)
     options = PathOptions(key, solver, tol, screen, lanes, max_seconds, callback)
     options.require(problems, Cs)
     if callback is not None and (several or gammas is not None or not callable(callback)):
@@ -276,8 +278,8 @@ def solve_path(
     else:
         traced = in_automatic_axes(partial(_traced, options=options, several=several))
         together = (jax.jit(traced) if concrete else traced)(problems, Cs, gammas)
-    widths = None if gammas is None else jnp.asarray(gammas, together.alpha.dtype)
-    return Path(jnp.asarray(Cs, together.alpha.dtype), together, widths)
+    widths = None if gammas is None else owned(gammas, together.alpha.dtype)
+    return Path(owned(Cs, together.alpha.dtype), together, widths)
 
 
 def _traced(problems: list[Parametric], Cs: Any, gammas: Any, *, options: PathOptions, several: bool) -> Fit:

@@ -281,6 +281,11 @@ def owned(values: Any, dtype: Any) -> Any:
     return on_device(np.array(values, dtype))
 
 
+def given_key(key: Any) -> Any:
+    """Return a random key; of None that of seed 0, for which `jax.random.key` would compile two programs."""
+    return jax.random.wrap_key_data(np.zeros(2, np.uint32), impl="threefry2x32") if key is None else key
+
+
 def floating(dtype: Any) -> Any:
     """Return the dtype to compute in: float32 or float64 (only with x64 on); JAX's default float for integers.
 

@@ -155,8 +155,7 @@ def _delete_unused(directory: Path, size: int) -> None:
         total -= length
 
 
-_stores: list[Store] = []
-"""The store of this process, once it is known."""
+_stores: list[Store] = []  # that of this process, once it is known
 
 
 def store() -> Store:

@@ -199,13 +199,11 @@ class Spread:
 
     @property
     def _mesh_here(self) -> Any:
-        """Return the mesh, inside a `shard_map` over other axes as JAX sees it there."""
         around = jax.sharding.get_abstract_mesh()
         return around if around.manual_axes else self.mesh
 
 
 def _on_host(values: Any) -> Any:
-    """Convert a concrete array to NumPy, from which each device takes its part; keep a random key as it is."""
     return values if jnp.issubdtype(values.dtype, jax.dtypes.prng_key) else np.asarray(values)
 
 

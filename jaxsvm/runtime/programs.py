@@ -217,7 +217,6 @@ class Program:
         return store().file(self.function, self._options, self._donated, *key)
 
     def _found(self, key: Any) -> Any:
-        """Return the executable of this process or of the disk; None if there is none."""
         if key is not None and key not in self._executables:
             loaded = store().load(self._file(key))
             if loaded is not None:
@@ -264,7 +263,6 @@ class Program:
 
 
 def _type_of(leaf: Any) -> Any:
-    """Return what an executable depends on of an argument that is not static; a Python number has its type only."""
     dtype = getattr(leaf, "dtype", None)
     dtype = dtype if isinstance(dtype, np.dtype) else str(dtype)  # of a random key
     return getattr(leaf, "shape", type(leaf)), dtype, getattr(leaf, "weak_type", False)

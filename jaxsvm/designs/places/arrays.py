@@ -26,6 +26,7 @@ from jaxsvm.points.rows import PointsLike, Rows, as_points
 from jaxsvm.problems.arguments import checked_weights
 from jaxsvm.runtime.arrays import device_memory, in_a_line, require_memory, transfers, zero_filled
 from jaxsvm.runtime.loops import Spread, fori_loop
+from jaxsvm.runtime.programs import Program
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -271,7 +272,7 @@ def _tile(rows: Chunk, turn: Any) -> tuple[Chunk, Array, Array]:
     return Chunk(x, y, weight, rows.first + start), start + place >= turn * tile, start
 
 
-_total, _chosen = (jax.jit(function, static_argnums=0) for function in (total_of, _flags_of))
+_total, _chosen = map(Program.full(static=("function",)), (total_of, _flags_of))
 
 
 @partial(jax.jit, static_argnums=(0, 3, 4))
