@@ -38,7 +38,6 @@ from jaxsvm.numerics.precision import rounding
 from jaxsvm.results.fit import Certificate
 from jaxsvm.results.judge import judged
 from jaxsvm.runtime.arrays import TINY, device_memory, memory, require_memory, zero_filled
-from jaxsvm.runtime.programs import Program
 
 
 @dataclasses.dataclass
@@ -65,11 +64,12 @@ class Lane:
     wide: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((1, 0)))  # and their slopes be off, `(k, p)`
 
     @staticmethod
-    def at(w: np.ndarray, bias: str, square: bool, mu: float) -> "Lane":
-        """Return a lane whose first trial is w, `(p,)`."""
+    def at(w: np.ndarray, bias: str, square: bool, mu: float = MEASURED.first_ramp) -> "Lane":
+        """Return a lane whose first trial is w, `(p,)`; a hinge begins with a ramp of width mu."""
         w = np.append(w[:-1], 0.0) if bias == "none" else w  # the start may be a fit with a constant
         penalty = np.ones(len(w))
         penalty[-1] = 0.0 if bias == "free" else 1.0
+        mu = 1.0 if square else mu
         return Lane(penalty, bias != "none", square, mu, w, 0 * w, best=w, pull=0 * w[None], wide=0 * w[None])
 
     @property
@@ -266,8 +266,7 @@ class Run:
                 )
             if classes is not None:
                 _require_both(weights[rows].sum(axis=0), classes, machine)
-            square = self.evaluate.loss == "squared_hinge"
-            mu = 1.0 if square else MEASURED.first_ramp * unit
+            square, mu = self.evaluate.loss == "squared_hinge", MEASURED.first_ramp * unit
             w = np.zeros(design.d + 1) if init is None else _moved(init[number], -self.centre)
             if part is not None:
                 w, mu = _moved(part.lanes[number].best, part.centre - self.centre), part.lanes[number].mu
@@ -399,7 +398,7 @@ def bytes_of(machines: int, d: int) -> int:
     return 8 * (machines * p * (2 * p + MEASURED.planes) + 2 * p * MEASURED.rows_fetched(p))
 
 
-@Program.full(static=("evaluate",))
+@jax.jit(static_argnums=0)
 def _hinges_of(evaluate: Evaluate, rows: Chunk, points: Lanes) -> Any:
     return evaluate.hinges(rows, points)
 

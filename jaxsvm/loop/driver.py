@@ -176,7 +176,7 @@ def _solved(problem: Problem, solver: Solver, key: Array, start: Any, init: Any)
 def drive(
     problem: Problem,
     solver: Solver,
-    key: Array,
+    key: Array | None,
     init: Any = None,
     *,
     stop: Interruption | None = None,
@@ -200,7 +200,7 @@ def drive(
         return cast(Any, callback)(dataclasses.replace(known, counters=total, status=fit.status))
 
     with watching(stop) as stop:
-        turn = Turn(before_features(problem, solver) if options.may_change else solver, key, init)
+        turn = Turn(before_features(problem, solver) if options.may_change else solver, given_key(key), init)
         while True:
             solver, problem = turn.solver, ready(problem, turn.solver, lambda: stop.seen)
             start = start_of(turn.init, problem, solver, n) if turn.state is None else turn.state

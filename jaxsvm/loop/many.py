@@ -35,7 +35,6 @@ from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.machines import NuProblem
 from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status, bit_of
 from jaxsvm.results.judge import in_dtype, refused, relative_to, verdict
-from jaxsvm.runtime.arrays import given_key
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import InteriorPoint
@@ -264,7 +263,6 @@ def solve_by_driver(
     chosen = not isinstance(how, Solver)
     solver = first_choice(problem, how) if chosen else how
     options = Options(warns=False, may_change=chosen)
-    key = given_key(key)
     fit = drive(problem, solver, key, init, callback=callback, options=options)
     certificate, coef = jax.tree.map(np.asarray, fit.certificate), np.asarray(fit.dual_coef, np.float64)
     taken = steps + max(int(fit.counters.toward), int(fit.steps))

@@ -281,9 +281,9 @@ def owned(values: Any, dtype: Any) -> Any:
     return on_device(np.array(values, dtype))
 
 
-def given_key(key: Any) -> Any:
+def given_key(key: Any) -> jax.Array:
     """Return a random key; of None that of seed 0, for which `jax.random.key` would compile two programs."""
-    return jax.random.wrap_key_data(np.zeros(2, np.uint32), impl="threefry2x32") if key is None else key
+    return jax.random.wrap_key_data(cast(Any, np.zeros(2, np.uint32)), impl="threefry2x32") if key is None else key
 
 
 def floating(dtype: Any) -> Any:

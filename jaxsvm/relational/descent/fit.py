@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 
 from jaxsvm.designs.descent import Lane
-from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.errors import ConvergenceWarning, InputError, warn
 from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small
@@ -305,7 +304,7 @@ def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed 
 
 def descent_of(kind: Any, join: Join, rows: Formed | Counted, lam: float, squared: bool) -> Any:
     """Return a descent that begins at 0."""
-    lane = Lane.at(np.zeros(join.d + 1), "none", squared, 1.0 if squared else DESIGNS.first_ramp)
+    lane = Lane.at(np.zeros(join.d + 1), "none", squared)
     squares = np.append(join.transposed(join.counts(), lambda X: X * X), 0.0) / float(join.size)
     terms = sum(len(block.X) for block in join.blocks) + (len(rows.y) if isinstance(rows, Formed) else 0)
     return kind(rows, lane, 1 / (2 * lam), sizes=np.sqrt(np.append(squares, [1.0])), terms=terms)
