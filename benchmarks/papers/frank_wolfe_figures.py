@@ -43,14 +43,14 @@ def balls():
     axes.plot(*x[:3].T, "ks", label="core")
     axes.plot(*x[far], "k^", label="furthest point")
     moved = ((1 - lam) * centre + lam * x[far], r_fw)
-    three = {"of the core": ("0.5", (centre, r)), "next, FW's r": (COLOURS["FW"], moved)}
+    three = {"ball of the core": ("0.5", (centre, r)), "next, FW's r": (COLOURS["FW"], moved)}
     three["next, Badoiu-Clarkson"] = (COLOURS["CVM"], ball(x[[0, 1, 2, far]]))
     for label, (colour, (middle, radius)) in three.items():
         axes.add_patch(plt.Circle(middle, radius, fill=False, color=colour, label=label))
         axes.plot(*middle, "+", color=colour)
-    axes.set_aspect("equal")
+    axes.set(aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
     axes.autoscale_view()
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     saved(figure, "balls")
 
 
@@ -62,7 +62,7 @@ def step_counts(found):
         axes.loglog(found["eps"], taken, "o-" if alone else ".-", color=COLOURS[name], alpha=1 if alone else 0.35,
                     label=name if alone else None)  # fmt: skip
     axes.loglog(found["eps"], 1 / np.array(found["eps"]), "k:", label="1 / eps")
-    axes.set(xlabel="eps", ylabel="steps to the paper's rule")
+    axes.set(xlabel="eps of the stop rule", ylabel="steps to the paper's rule")
     axes.legend()
     saved(figure, "steps")
 
@@ -84,10 +84,13 @@ def web(rows):
             right.loglog(theirs, paper, "o--", mfc="none", color=COLOURS[name], label=f"{name}: the paper's seconds")
     left.semilogx(m, [100 * row["to 0.01"][0] for row in rows.values()], "k^-", label="default, gap .01")
     left.semilogx(m, [100 * row["majority"] for row in rows.values()], "k:", label="one label for all")
-    left.set(xlabel="m (Web)", ylabel="accuracy, %")
-    right.set(xlabel="m (Web)", ylabel="CVM's over its own")
+    left.set(xlabel="training points m (Web)", ylabel="test accuracy, %")
+    right.set(xlabel="training points m (Web)", ylabel="CVM's work over the method's")
+    for axes in (left, right):
+        axes.set_xticks([2_500, 10_000, 25_000, 50_000], ["2,500", "10,000", "25,000", "50,000"])
+    right.set(ylim=(0.3, 200))
     left.legend(fontsize=7)
-    right.legend(fontsize=7)
+    right.legend(fontsize=7, loc="lower left")
     figure.tight_layout()
     saved(figure, "web")
 
@@ -101,9 +104,10 @@ def penalties(found):
     for name, taken in found["full"].items():
         reached = np.where(np.array(taken) == 10**6, np.nan, taken)
         axes[2].loglog(found["C"], reached, "o-", color=COLOURS[name], label=name)
-    titles = ("kernel values, sampled stop", "certified gap then", "steps to a gap of .01")
-    for axis, title in zip(axes, titles, strict=True):
-        axis.set(xlabel="C", title=title)
+    labels = ("kernel values of one try", "gap where it stopped", "steps to a gap of .01")
+    for axis, label in zip(axes, labels, strict=True):
+        axis.set(xlabel="C", ylabel=label)
+    axes[2].set_yticks([2_000, 10_000, 50_000], ["2,000", "10,000", "50,000"])
     axes[0].legend(fontsize=7)
     axes[2].legend(fontsize=7)
     figure.tight_layout()
@@ -120,7 +124,8 @@ def quality(tables):
     to = [row[key] for key in ("to 1", "to 0.1", "to 0.01")]
     axes.semilogx([run[1] for run in to], [100 * run[0] for run in to], "k^-", label="default: gaps 1, .1, .01")
     axes.axhline(100 * row["majority"], color="k", ls=":", label="one label for all")
-    axes.set(xlabel="CPU seconds (w7a)", ylabel="accuracy, %")
+    axes.set(xlabel="CPU seconds (w7a)", ylabel="test accuracy, %")
+    axes.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
     axes.legend(fontsize=7)
     saved(figure, "quality")
 
