@@ -73,6 +73,16 @@ def test_float64_has_derivatives_in_float64():
         assert scaled(jnp.float32(2)).dtype == jnp.float32
 
 
+def test_a_tolerance_of_numpy_widens_no_float32_fit():
+    """A `np.float64` has a dtype of its own, which a Python number lacks: as of `np.logspace`, with x64 on."""
+    x, y = clouds(60, 3)
+    problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.2), x), y, 1.0)
+    with jax.enable_x64(True):
+        for solver in (jaxsvm.WorkingSet, jaxsvm.SMO):
+            fit = jaxsvm.fit(problem, solver(tol=np.float64(1e-3)))
+            assert (fit.status.name, fit.alpha.dtype) == ("CONVERGED", np.float32)
+
+
 def test_like_keeps_dtypes_and_random_keys():
     old = (jnp.zeros((), jnp.float32), jax.random.key(0), jnp.zeros((), jnp.int32))
     new = (jnp.ones((), jnp.float64), jax.random.key(1), jnp.ones((), jnp.int64))

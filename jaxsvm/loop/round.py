@@ -142,7 +142,7 @@ def run_steps(problem: Problem, solver: Solver, state: Any, steps: int, unroll: 
 def _with_state(problem: Problem, solver: Solver, progress: Progress, state: Any) -> Progress:
     """Return the progress with a new state, its running excess, and whether it is idle."""
     moved = state.counters.steps > progress.state.counters.steps
-    excess = solver.running_excess(problem, state)
+    excess = solver.running_excess(problem, state).astype(problem.dtype)  # a `tol` of NumPy would widen it
     # R alone would not tell: near the end its decrease is below its rounding, while alpha and s still move.
     long = state.counters.steps - progress.refreshed >= MEASURED.steps_before_doubt
     unchanged = (state.R == progress.state.R) & ((excess == progress.excess) | long)
