@@ -116,7 +116,7 @@ class DynamicCoreset:
         U = float(self._u.sum())
         if not U > 0:
             raise InputError("there are no points with weight: insert some first.")
-        if not self._bound / 4 <= U <= self._bound:
+        if not self._bound / 4 <= U <= self._bound:  # all nodes anew, at twice the sum
             self._bound = 2 * U
             self._nodes.clear()
             self._dirty = set(range(len(self._u) // self._room))

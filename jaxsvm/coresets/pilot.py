@@ -69,7 +69,7 @@ def solve(x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], 
     a, v = only(_balanced(last.a, y)), last.v
     u = system.transposed(a)
     dual = a.sum() - 0.5 * (penalty * u) @ u
-    dual = jnp.where(jnp.abs(u[-1]) <= BALANCED * jnp.maximum(a.sum(), tiny) + 1e-300, dual, -jnp.inf)
+    dual = jnp.where(jnp.abs(u[-1]) <= BALANCED * jnp.maximum(a.sum(), tiny) + tiny, dual, -jnp.inf)
     dual = jnp.where(one_class, 0, jnp.maximum(dual, 0))  # costs are not negative
     v = jnp.where(one_class, jnp.zeros_like(v).at[-1].set(jnp.sign(y.sum())), v)
     primal = 0.5 * (penalty * v) @ v + only(upper * jnp.maximum(0, 1 - system.margins(a, v))).sum()

@@ -195,7 +195,7 @@ class SlackProblem(OfSamples):
             feasible = feasible & balances(missed, p.sum(), dtype)
         above = _upper(self, p, above, 4 * narrow)
 
-        still, constant = self.without_w()
+        still, constant = self.without_w()  # rounding, at most a hundredth of it, hides the difference
         hidden = 4 * float(jnp.finfo(dtype).eps) ** 0.5 * self.radius + 16 * eps * still
         rests = ((below <= still) | ~(a > 0).any()) & (above - still <= jnp.minimum(hidden, 0.01 * still))
         coefficients, bias = jnp.where(rests, 0, coefficients), jnp.where(rests, constant, bias)

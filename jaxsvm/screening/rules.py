@@ -212,7 +212,7 @@ def _until(wide: Restrictable, reference: Reference, low: Array, high: Array) ->
     B = 2 * beyond * slope - size**2 * (gap - reference.along[0] / 2)
     D = beyond**2 - size**2 * (gap + reference.apart / 4)
     root = jnp.sqrt(jnp.maximum(B**2 - 4 * A * D, 0))
-    # The root on the side of the new C, in the form that does not cancel; a little inside, where `holds` is certain.
+    # The root on the side of the new C, in the form that does not cancel; a little inside (1e-6), and finite (1e9).
     upward = jnp.where(B >= 0, (B + root) / jnp.where(A < 0, -2 * A, TINY), 2 * D / jnp.maximum(root - B, TINY))
     downward = jnp.where(B <= 0, (B - root) / jnp.where(A < 0, -2 * A, TINY), -2 * D / jnp.maximum(root + B, TINY))
     end = jnp.where(rho >= 1, jnp.minimum(upward * (1 - 1e-6), 1e9), jnp.maximum(downward * (1 - 1e-6), -1.0))
