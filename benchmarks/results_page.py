@@ -214,27 +214,6 @@ def validation():
     return text + table(("who", "s"), rows)
 
 
-def coresets():
-    found = {name: of for name, of in read("coresets").items() if of["C"] == 1}
-    sizes = sorted({row["m"] for of in found.values() for row in of["rows"]})
-    rows = []
-    for name, of in found.items():
-        means = {(row["method"], row["m"]): row["mean"] for row in of["rows"]}
-        cells = (
-            f"{means['ours', m]:.2g} ({means['uniform', m] / means['ours', m]:.3g})"
-            if ("ours", m) in means and m >= 5 * of["d"]
-            else ""
-            for m in sizes
-        )
-        rows.append((f"{name}, {of['n']} x {of['d']}, {of['trials']} draws", *cells))
-    rows = [row for row in rows if any(row[1:])]
-    text = (
-        "## Coresets\n\nMean of F(w_S) / F* - 1 of what is trained on m points, C = 1, and in parentheses how many times less than of as many points drawn uniformly: "  # noqa: E501
-        "`benchmarks/coresets.py`. Cells of fewer than five points a feature are empty: a run of today is needed.\n\n"  # noqa: E501
-    )
-    return text + table(("data", *(f"m = {m}" for m in sizes)), rows)
-
-
 def joins():
     rows = {}
     for row in read("relational_breakeven"):
@@ -295,7 +274,7 @@ every public function for both."""
 
 
 def page():
-    parts = [HEAD.rstrip(), single_fits(), hinge_fits(), peers(), paths(), real_paths(), validation(), coresets()]
+    parts = [HEAD.rstrip(), single_fits(), hinge_fits(), peers(), paths(), real_paths(), validation()]
     parts += [joins(), everyday(), accelerator()]
     return "\n\n".join(parts) + "\n"
 
