@@ -115,7 +115,45 @@ for rows in (600, 6000):
     assert abs(found.coef[0]) > 5 * max(abs(found.coef[1:]))  # the one feature that matters
 
 # %% [markdown]
+# How the model does on all those rows is a count as well: the share of the rows whose margin is at most a threshold.
+
+# %%
+thresholds = np.linspace(-1, 3, 9)
+share = found.margins(thresholds)
+print("  ".join(f"{at:g}: {part:.1%}" for at, part in zip(thresholds, share, strict=True)))
+wrong = found.margins(0.0)[0]
+assert (np.diff(share) >= 0).all() and 0.05 < wrong < 0.25
+
+# %% [markdown]
+# ## What nobody can know
+#
+# Thirty tables hold an item each: take it or leave it. So a joined row is a subset, of 2^30. It violates the margin if
+# it weighs little enough; one more table adds 1 for such a row, and -k for an extra row. One coordinate of the gradient
+# is then k minus the number of light subsets. Whoever knew its sign at every k would have counted them, which is
+# #P-hard. So counts within a factor 1 + eps give an interval, and where it holds 0 no sign is claimed.
+
+# %%
+weights = rng.integers(1, 1000, 30)
+limit = int(weights.sum() // 3)
+ways = np.eye(1, limit + 1)[0]  # the number of subsets of each weight, which takes as many steps as the limit is large
+for weight in weights:
+    ways[weight:] += ways[:-weight].copy()
+light = int(ways.sum())
+items = {f"t{i}": {"key": [1, 1, 0], f"e{i}": [0, w / (limit + 0.5), 0.0]} for i, w in enumerate(weights)}
+for k in (light, 2 * light):
+    last = {"key": [1, 0, 1], "value": [1.0, -k, 0.0], "label": [1, 1, -1]}
+    gadget = relational.Join(items | {"last": last}, label=("last", "label"))
+    beta = np.array([float(name != "last.value") for name in gadget.feature_names])
+    at = gadget.feature_names.index("last.value")
+    modes = (relational.pseudo_gradient(gadget, beta, 0.0, mode=mode) for mode in ("lower", "upper"))
+    low, high = (end[at] * float(gadget.size) for end in relational.gradient_interval(*modes))
+    sign = "unknown" if low <= 0 <= high else "known"
+    print(f"k - light = {k - light:,} in [{low:,.0f}, {high:,.0f}]: the sign is {sign}")
+    assert low <= k - light <= high and (sign == "known") == (k != light)
+
+# %% [markdown]
 # **Learned.** The gradient of an SVM over a join needs counts and sums of the rows on the wrong side of the margin, and
 # these can be passed along the join tree like messages. So the cost is that of the tables, the answer comes with an
 # interval that holds the optimum, and prediction is a query that runs where the data are. Forming the join is faster
-# only while it is small.
+# only while it is small. What the paper behind these counts claims, and what of it holds, is on
+# [its page](../docs/papers/relational_gradient_descent.md).

@@ -306,6 +306,7 @@ RUN = {
     "dynamic": lambda d: jaxsvm.coresets.DynamicCoreset(1.0, 20).insert(points(d), signs(d)),
     "a join": lambda d: jaxsvm.relational.fit(joined(), C=1e-2, scale="standard").coef,
     "a join's gradient": lambda d: jaxsvm.relational.pseudo_gradient(joined(), np.zeros(2), 1e-2).gradient,
+    "a join's stability": lambda d: np.array(jaxsvm.relational.stability(joined(), 1e-2)),
     "a join as a design": lambda d: jaxsvm.designs.fit(jaxsvm.relational.design(joined())).coef,
     "SVC": scored(E.SVC()),
     "SVC, squared": scored(E.SVC(loss="squared_hinge", bias="regularized")),

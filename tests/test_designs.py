@@ -383,6 +383,19 @@ class Mine:
         return designs.Chunk(*map(np.concatenate, zip(*kept, strict=True)), np.int64(0))
 
 
+@pytest.mark.parametrize("lam", [1e-1, 1e-3])
+def test_rows_that_repeat_and_lie_at_the_margin_leave_a_ramp(lam):
+    """A ramp of width 0, the quantile of their distances, stalled at a gap of .05; the optimum is that of 12 rows."""
+    rng = np.random.default_rng(0)
+    few, labels = rng.choice([-1.0, 0.0, 1.0], (12, 3)), np.arange(12) % 2 * 2 - 1
+    order = rng.permutation(48_000)
+    x, y = np.repeat(few, 4_000, axis=0)[order], np.repeat(labels, 4_000)[order]
+    fit = designs.fit(designs.from_arrays(x, y), 1 / (2 * lam * len(y)), bias="none", tol=1e-6, max_passes=40)
+    alone = designs.fit(designs.from_arrays(few, labels), 1 / (2 * lam * 12), bias="none", tol=1e-9)
+    assert fit.status == jaxsvm.Status.CONVERGED
+    np.testing.assert_allclose(float(fit.certificate.primal), float(alone.certificate.primal), rtol=1e-6)
+
+
 @pytest.mark.thorough
 def test_a_design_of_a_user_and_features_of_features():
     x, y, _ = data(120)

@@ -120,6 +120,81 @@ def test_a_stable_instance():
         assert float(fit.certificate.dual) <= best + 1e-12
 
 
+@pytest.mark.parametrize("delta", [0.1, 1.0])
+def test_a_computed_stability_holds_for_perturbations_that_know_the_optimum(delta):
+    """Definition 12 of the paper by the perturbed rows themselves, and the third condition that its proof needs."""
+    from sklearn.svm import LinearSVC
+
+    lam, rng = 0.05, np.random.default_rng(0)
+    alpha, gamma, eps, steps = relational.stability(join_of(PATH, n=12), lam, delta)
+    x, y, _ = prepared(join_of(PATH, n=12), "max", True).materialise()
+    assert alpha > 1e-3 * delta and eps == min(alpha, delta / 8) and steps > 1e6
+
+    def solve(x):
+        peer = LinearSVC(loss="hinge", C=1 / (2 * lam * len(y)), fit_intercept=False, tol=1e-8, max_iter=10**5)
+        return peer.fit(x, y).coef_[0]
+
+    known = np.sign(y[:, None] * x * solve(x))
+    sets = [x * (1 + alpha * signs) for signs in (known, -known, rng.choice([-1, 1], x.shape), 0 * x)]
+    points = [solve(of) for of in sets]
+    near = [point + rng.normal(size=point.size) * rng.random() for point in points for _ in range(200)]
+    F = np.array([[np.maximum(1 - y * (of @ b), 0).mean() + lam * b @ b for b in points + near] for of in sets])
+    least = F.diagonal()
+    assert (F[:, :4] <= (1 + delta) * least[:, None]).all() and least.max() <= (1 + delta / 8) * least.min()
+    within = (1 + 2 * delta) * least[:, None] >= F
+    assert within[:, 4:].any() and ((1 + gamma) * least[:, None] >= F)[:, within.any(axis=0)].all()
+    with pytest.raises(InputError, match="delta is 2"):
+        relational.stability(join_of(PATH), lam, 2.0)
+
+
+@pytest.mark.parametrize("shape", [PATH, HUB])
+def test_aggregates_in_three_semirings_are_those_of_the_joined_rows(shape):
+    join = join_of(shape, n=12)
+    x, y, rows = join.materialise()
+    beta, rng = beta_of(join), np.random.default_rng(0)
+    scores = [block.matrix @ part for block, part in zip(join.blocks, join.split(beta), strict=True)]
+    scores[join.tree.label] = np.where(join.tree.y > 0, scores[join.tree.label], np.inf)  # of the label +1
+    least = join.aggregate(scores, np.minimum, np.add)
+    total = np.where(y > 0, x @ beta, np.inf)
+    factors = [rng.normal(size=len(of)) for of in join.rows]
+    counted = [f * w for f, w in zip(factors, join.tree.weight, strict=True)]
+    product = np.prod([f[of] for f, of in zip(factors, rows, strict=True)], axis=0)
+    most = join.aggregate([np.abs(f) for f in factors], np.maximum, np.multiply)
+    sums = join.aggregate(counted)
+    for t, of in enumerate(rows):
+        for r in range(len(join.rows[t])):
+            np.testing.assert_allclose(least[t][r], total[of == r].min(), atol=1e-12)
+            np.testing.assert_allclose(most[t][r], np.abs(product[of == r]).max(), rtol=1e-12)
+        np.testing.assert_allclose(sums[t], np.bincount(of, product), rtol=1e-9, atol=1e-12)
+    with pytest.raises(InputError, match="a vector for each table"):
+        join.aggregate(factors[1:])
+
+
+def test_margins_of_a_whole_join():
+    fit = relational.fit(join_of(PATH), 0.1, scale="standard")
+    x, y, _ = fit.join.materialise()
+    at = np.linspace(-2, 3, 7)
+    share = [(y * (x @ fit.beta) <= tau).mean() for tau in at]
+    np.testing.assert_allclose(fit.margins(at), share, atol=1e-12)
+    assert np.ptp(share) > 0.5
+
+
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_the_papers_method_ends_after_the_steps_of_its_theorem():
+    lam, delta = 1_000.0, 1.0
+    join = prepared(join_of(PATH, n=12), "max", True)
+    alpha, gamma, eps, _ = relational.stability(join, lam, delta, scale="none", intercept=False)
+    options = {"method": "paper", "intercept": False, "tol": 1e-300}
+    fit = relational.fit(join, lam, engine="sketch", delta=delta, alpha=alpha, **options)
+    least = fit.history[:, 2].min()
+    T = (256 * join.d**1.5 / (lam * delta * least)) ** 2
+    assert T <= fit.steps < T + 1 and fit.status == jaxsvm.Status.STALLED and fit.descent.eps == eps
+    assert float(fit.certificate.primal) <= (1 + gamma) * optimum(join, lam)[1]
+    for wrong in ({"delta": 2.0, "method": "paper"}, {"delta": 0.5}):
+        with pytest.raises(InputError, match="delta is"):
+            relational.fit(join, lam, **wrong)
+
+
 def test_a_path():
     join = join_of(PATH)
     fits = relational.fit_path(join, [0.01, 0.1, 0.03], tol=1e-3)

@@ -332,7 +332,7 @@ class Run:
                 points = run.points([k])
                 sigma, q, c, _ = (part[:, :, 0] for part in _hinges(self.evaluate, rows, points))
                 z = np.abs(q - sigma * (rows.x @ lane.w[:-1] + lane.w[-1]))[c > 0]
-                lane.mu = 2 * float(np.quantile(z, min(1.0, (p / m) ** 0.5)))
+                lane.mu = 2 * max(float(np.quantile(z, min(1.0, (p / m) ** 0.5))), 1e-9)
         return run
 
     @property

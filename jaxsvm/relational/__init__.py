@@ -11,7 +11,7 @@ the size of the tables only.
 """
 
 from jaxsvm.relational.descent.design import Design, design
-from jaxsvm.relational.descent.fit import RelationalFit, fit, fit_path
+from jaxsvm.relational.descent.fit import RelationalFit, Stability, fit, fit_path, stability
 from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, gradient_interval, pseudo_gradient
 from jaxsvm.relational.schema.join import Join, Moments, Sample, from_database, sample
 
@@ -22,6 +22,7 @@ __all__ = [
     "PseudoGradient",
     "RelationalFit",
     "Sample",
+    "Stability",
     "design",
     "far_counts",
     "fit",
@@ -30,4 +31,5 @@ __all__ = [
     "gradient_interval",
     "pseudo_gradient",
     "sample",
+    "stability",
 ]

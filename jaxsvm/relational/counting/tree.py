@@ -4,28 +4,23 @@ Two neighbours contract into one node whose rows are their joined pairs, stored 
 are not copied. If one of them has unique keys the node has no more rows than the other, so a snowflake becomes its
 fact table. If the whole join is small it becomes one node, and a linear function of it is a few gathers.
 
-Inside-Out: sum over the rows of a join in two passes over its tables.
-
-With a factor `f_i[r]` for each row of each table, the message of table i to its neighbour j and the marginal of a row
-are
+Inside-Out sums over the rows of a join in two passes over its tables. With a factor `f_i[r]` for each row of each
+table, the message of table i to its neighbour j and the marginal of a row are
 
     msg(i -> j)[g] = sum over rows r of i with key g of
                      f_i[r] * product of msg(k -> i)[key of r] over neighbours k != j
     out(i)[r]      = f_i[r] * product of msg(k -> i)[key of r] over all neighbours k
 
-(Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016; all messages at once instead of one root per
-table; the paper has any commutative semiring, here it is that of numbers.) Of multiplicities the marginal is the
-number of rows of the join that go through r. Counts are float64: sums and products of nonnegative numbers, so beyond
-2^53 their relative error is about `m eps log n`.
-
-Draw rows of the join uniformly and independently (exact weights; Chaudhuri, Motwani, Narasayya, "On Random Sampling
-over Joins", SIGMOD 1999; Zhao et al. 2018): a row of the root with probability proportional to the number of joined
-rows through it, then at each edge a row of the neighbour with the same key, in proportion to the part of the join
-behind it. O(m log n) per draw.
+(Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016; all messages at once, not one root per table.)
+Of multiplicities the marginal is the number of rows of the join that go through r, in float64: beyond 2^53 its relative
+error is about `m eps log n`. `Sampler` draws rows of the join (Chaudhuri, Motwani, Narasayya, "On Random Sampling over
+Joins", SIGMOD 1999; Zhao et al. 2018): a row of the root in proportion to the joined rows through it, then at each edge
+a row of the neighbour with the same key, in proportion to the part of the join behind it. O(m log n) per draw.
 """
 
 import dataclasses
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -132,26 +127,30 @@ class Tree:
 Messages = dict[tuple[int, int], np.ndarray]
 
 
-def messages(tree: Tree, factors: list[np.ndarray]) -> Messages:
+def messages(tree: Tree, factors: list[np.ndarray], add: np.ufunc = np.add, by: np.ufunc = np.multiply) -> Messages:
     """Return all messages, `(G,)` per directed edge, of the factors `f_i`, float64 `(n_i,)` per node."""
     sent: Messages = {}
     for i, j in tree.directed:
-        value = multiplied(tree, sent, i, factors[i], j)
-        sent[i, j] = np.bincount(tree.kid[i, j], value, minlength=tree.count[i, j])
+        value = multiplied(tree, sent, i, factors[i], j, by=by)
+        if add is np.add:
+            sent[i, j] = np.bincount(tree.kid[i, j], value, minlength=tree.count[i, j])
+        else:
+            order, start = tree.groups[i, j]
+            sent[i, j] = add.reduceat(value[order], start[:-1])
     return sent
 
 
-def marginals(tree: Tree, factors: list[np.ndarray]) -> list[np.ndarray]:
-    """Return `out(i)`, `(n_i,)` per node: the sum over the rows of the join through each row."""
-    sent = messages(tree, factors)
-    return [multiplied(tree, sent, i, factors[i]) for i in range(tree.m)]
+def marginals(tree: Tree, factors: list[np.ndarray], *of: np.ufunc) -> list[np.ndarray]:
+    """Return `out(i)`, `(n_i,)` per node: the sum over the rows of the join through each row; `of` is a semiring."""
+    sent = messages(tree, factors, *of)
+    return [multiplied(tree, sent, i, factors[i], by=of[1] if of else np.multiply) for i in range(tree.m)]
 
 
-def multiplied(tree: Tree, sent: Messages, i: int, factor: np.ndarray, *without: int) -> np.ndarray:
-    """Multiply the factor of each row of i, `(n_i,)`, by its messages from all neighbours but those of `without`."""
+def multiplied(tree: Tree, sent: Messages, i: int, factor: Any, *but: int, by: np.ufunc = np.multiply) -> np.ndarray:
+    """Multiply the factor of each row of i, `(n_i,)`, by its messages from all neighbours but those of `but`."""
     for k in tree.neighbours(i):
-        if k not in without:
-            factor = factor * sent[k, i][tree.kid[i, k]]
+        if k not in but:
+            factor = by(factor, sent[k, i][tree.kid[i, k]])
     return factor
 
 

@@ -5,8 +5,7 @@
     gram = jaxsvm.gram(jaxsvm.kernels.Linear(), rows.x)                           # all rows in memory
     fit = jaxsvm.fit(jaxsvm.svm_problem(gram, rows.y, C, sample_weight=rows.weight), jaxsvm.Newton())
 
-This is for joins whose rows can be counted one by one (a star of unique keys has those of its fact table). A pass forms
-some rows at a time from the tables, so that memory holds row numbers only.
+This is for joins whose rows can be counted one by one. A pass forms some at a time: memory holds row numbers only.
 """
 
 from __future__ import annotations
@@ -80,10 +79,7 @@ class Design(OfChunks):
 
 @transfers
 def design(join: Join) -> Design:
-    """Return a join as a design matrix.
-
-    Args:
-        join: A `Join`, or `fit.join`, which is scaled.
+    """Return a join, or `fit.join`, which is scaled, as a design matrix.
 
     Raises:
         InputError: On a join of more than `MOST_ROWS` merged rows, too many for vectors with an entry for each.

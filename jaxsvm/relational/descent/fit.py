@@ -8,10 +8,9 @@ the same form, and its Newton steps need no ramp.
 There are two methods:
 
     bundle  the default: the descent of `jaxsvm.designs` (Newton steps on a ramp, planes, rows near the margin), with
-            sums over the rows of a join that is small enough to be formed, or from counts of any engine. A formed join
-            with many hundreds of features begins by products with its rows.
+            sums over formed rows, or from counts; with many hundreds of features it begins by products with the rows
     paper   the paper's: guard eps, counts from below, steps `1 / (lam sqrt(d t))` in the ball of radius
-            `sqrt(d) / (2 lam)`, the iterate of the least estimate; constants that go together (Theorem 1 has others)
+            `sqrt(d) / (2 lam)`, the iterate of the least estimate (docs/papers/relational_gradient_descent.md)
 
 Every result has D and P, `D <= F* <= F(beta) <= P`, from the same sums, with no assumption of stability.
 """
@@ -25,15 +24,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxsvm.designs.descent import Lane
 from jaxsvm.errors import ConvergenceWarning, InputError, warn
 from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small
-from jaxsvm.relational.gradient.engine import engine_for
+from jaxsvm.relational.gradient.engine import engine_for, scores
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.schema.join import Join, prepared
 from jaxsvm.relational.tables.columns import DOUBLE, NUMBERS, TableLike, column, declared, numbers, opened
@@ -47,21 +47,19 @@ from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, requ
 class RelationalFit:
     """A linear SVM over a join, which scores in the database, as one query, and joined rows in Python, alike.
 
-    A level of a category that training did not see adds nothing. A missing number counts as its mean if training
-    imputed, else the score is NULL (NaN). Numbers count as doubles, as in training.
+    A level that training did not see adds nothing. A missing number counts as its mean if training imputed, else the
+    score is NULL (NaN). Numbers count as doubles.
 
     Attributes:
         coef: Coefficients of the unscaled features, `(d,)`, in the order of `feature_names`.
         intercept: The constant.
-        beta: Coefficients of the scaled features and of the constant, in the order of `join.feature_names`: the
-            argument of F.
+        beta: Coefficients of the scaled features and the constant, in the order of `join.feature_names`.
         certificate: Primal, dual and relative gap of F.
         status: How the fit ended.
         steps: Number of evaluations.
         engine: The engine, and why it was chosen.
         seconds: Duration of the fit.
-        history: `(k, 3)`: D, P and the estimate of F after each step; a step with a line search takes several
-            evaluations.
+        history: `(k, 3)`: D, P and the estimate of F after each step, of one or more evaluations.
         join: The scaled join.
         descent: Its rows and planes.
         lam: The strength of the regulariser.
@@ -88,16 +86,14 @@ class RelationalFit:
         """Write the query whose column `score` is the decision function of every row of the join.
 
         Args:
-            tables: The SQL that stands for a table in FROM, if not what the join was made from, such as `main.sales` or
-                `read_parquet('sales.parquet')`.
+            tables: The SQL that stands for a table in FROM, if not what the join was made from.
             score: The name of that column.
 
         Raises:
             InputError: If the label's table has a column of that name, in capital letters or not.
 
         Returns:
-            `SELECT fact.*, score FROM ...`, standard SQL; positive scores are of `classes[1]`. If tables have equal
-            rows, each joined row comes once per copy.
+            `SELECT fact.*, score FROM ...`, standard SQL; positive scores are of `classes[1]`.
         """
         join, names = self.join, self.join.names
         require_free(join, score)
@@ -131,8 +127,7 @@ class RelationalFit:
             `(k,)`; NaN where a number is missing that was never missing in training.
 
         Raises:
-            InputError: On a feature that is absent, that has values of another kind than in training, or whose column
-                could be another column of the joined tables.
+            InputError: On a feature that is absent, of another kind than in training, or whose column could be another.
         """
         given = opened("rows", rows)
         whole, plain = defaultdict(dict), defaultdict(dict)
@@ -176,6 +171,15 @@ class RelationalFit:
         if unknown.any():
             raise InputError(f"rows has {unknown.sum()} row(s) without a number, the first is row {unknown.argmax()}.")
         return self.join.classes[(scores >= 0).astype(int)]
+
+    def margins(self, at: ArrayLike) -> np.ndarray:
+        """Return the share of the joined rows whose margin, `y f(x)`, is at most each threshold `at`, `(k,)`.
+
+        Its differences are a histogram of the whole join. Each takes a count; those on a grid are blurred by a bin.
+        """
+        counter, label = engine_for(self.join)[0], self.join.tree.label
+        far = [counter(scores(self.join, self.beta), float(tau)).counts for tau in np.ravel(at)]
+        return np.array([sum(part[label].sum() for part in parts) for parts in far]) / float(self.join.size)
 
     def _features(self) -> Iterator[tuple[str, str, Any, Any, str]]:
         """Yield table, name, coefficients, the fill of a number or the levels of a category, and the kind of each."""
@@ -234,6 +238,7 @@ def fit(
     join: Join, lam: float | None = None, eps: float = 0.1, engine: str | Engine = "auto", *, C: float | None = None,
     tol: float = 1e-3, max_steps: int = 200, scale: str = "none", intercept: bool = True, method: str = "bundle",
     loss: str = "hinge", max_seconds: float | None = None, callback: Callable[[int, float, float], Any] | None = None,
+    delta: float | None = None, alpha: float = 1.0,
 ) -> RelationalFit:  # fmt: skip
     """Train a linear SVM over a join, and warn (`ConvergenceWarning`) if it is not certified to `tol`.
 
@@ -252,13 +257,15 @@ def fit(
             where C is that of `|beta|^2 / 2 + C sum hinge^2`.
         max_seconds: Start no further evaluation after so many seconds.
         callback: Called with the step, D and P.
+        delta: Of the paper's method: eps is `min(delta / 8, alpha)`, and the end is after the steps of Theorem 2.
+        alpha: The perturbation that the join withstands, in (0, 1]: `stability` computes it.
 
     Raises:
         InputError: On arguments that cannot be used.
     """
     if (lam is None) == (C is None):
         raise InputError("lam and C: give one of the two (lam = 1 / (2 C N)).")
-    for name, value in (("lam", lam), ("C", C), ("tol", tol), ("eps", eps)):
+    for name, value in (("lam", lam), ("C", C), ("tol", tol), ("eps", eps), ("delta", delta), ("alpha", alpha)):
         if value is not None:
             require_positive(name, value)
     require_whole("max_steps", max_steps, 1)
@@ -267,7 +274,9 @@ def fit(
         require_one_of(name, value, choices)
     if loss != "hinge" and method != "bundle":
         raise InputError(f"method is {method!r}, which is for the hinge: leave it out for loss={loss!r}.")
-    started = time.monotonic()
+    if delta is not None and (delta > 1 or method != "paper"):
+        raise InputError(f"delta is {delta} and method {method!r}: at most 1, and 'paper', are needed.")
+    started, eps = time.monotonic(), eps if delta is None else min(delta / 8, alpha)
     scaled = prepared(join, scale, intercept)
     lam = float(lam if C is None else 1 / (2 * float(C) * float(join.size)))  # pyright: ignore
     if method == "paper" and any(np.abs(block.X).max(initial=0) > 1 for block in scaled.blocks):
@@ -275,7 +284,7 @@ def fit(
     rows, why = _rows_for(scaled, "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
     if loss != "hinge" and not isinstance(rows, Formed):
         raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
-    kind: Any = Descent if method == "bundle" else partial(PaperDescent, eps=eps)
+    kind: Any = Descent if method == "bundle" else partial(PaperDescent, eps=eps, delta=delta or 0.0)
     with watching() as stop:
         descent = descent_of(kind, scaled, rows, lam, loss == "squared_hinge")
         descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
@@ -314,17 +323,9 @@ def descent_of(kind: Any, join: Join, rows: Formed | Counted, lam: float, square
 def fit_path(
     join: Join, lams: Iterable[Number], eps: float = 0.1, engine: str | Engine = "auto", **options: Any
 ) -> list[RelationalFit]:
-    """Fit at several lam, and warn once; after Ctrl-C at no further one: the fits so far are returned.
+    """Fit at several lam, in their order, and warn once; after Ctrl-C at no further one: the fits so far are returned.
 
-    Args:
-        join: A `Join`.
-        lams: The values, > 0.
-        eps: The accuracy of the sketch's counts, in (0, 1].
-        engine: As in `fit`.
-        options: Other arguments of `fit`: `callback` is called on the way of each.
-
-    Returns:
-        The fits, in the order of `lams`.
+    All other arguments are those of `fit`: `callback` is called on the way of each.
 
     Raises:
         InputError: On arguments that cannot be used.
@@ -377,3 +378,41 @@ def warn_of_uncertified(fits: list[RelationalFit]) -> None:
             f"{further}",
             ConvergenceWarning,
         )
+
+
+class Stability(NamedTuple):
+    """How stable a join is (the paper's Definition 12), and what its Theorem 2 takes for that; see `stability`."""
+
+    alpha: float  # how far features may be perturbed, by factors of `1 +- alpha`
+    gamma: float  # what is within `1 + 2 delta` of the optimum of one perturbation is within `1 + gamma` of another's
+    eps: float  # the accuracy of counts, `min(delta / 8, alpha)`
+    steps: float  # the steps after which `fit(method="paper", eps=eps)` is within `1 + gamma` of the optimum
+
+
+@transfers
+def stability(join: Join, lam: float, delta: float = 0.1, *, scale: str = "max", intercept: bool = True) -> Stability:
+    """Compute alpha and gamma such that a join is (alpha, delta, gamma)-stable, from one fit and the means of |x|.
+
+    A perturbation moves F by at most `alpha mean|x|.|beta|`, so every join is stable for some alpha. The minima of two
+    are within `1 + delta / 8`, too, which the proof of Theorem 2 needs. The arguments are those of `fit`.
+
+    Raises:
+        InputError: On a delta that is not in (0, 1].
+    """
+    require_positive("delta", delta)
+    if delta > 1:
+        raise InputError(f"delta is {delta}: at most 1 is needed.")
+    scaled = prepared(join, scale, intercept)
+    fitted = fit(scaled, lam, intercept=False)
+    P, D, _ = map(float, fitted.certificate)
+    A = scaled.transposed(scaled.counts(), abs) / float(scaled.size)
+    a, drift, alpha, most, r, least = float(np.linalg.norm(A)), float(A @ np.abs(fitted.beta)), 0.0, P, 1.0, D
+    for _ in range(50):  # to a fixed point
+        most = P + alpha * drift  # of all minima
+        r = min(np.sqrt(most / lam), (1 + alpha) * a / (2 * lam))  # and of the norms of their points
+        least = max(D - alpha * a * r, 1e-100)
+        alpha = min(float(delta * least / (16 * a * r)), 1.0)
+    near = np.sqrt((1 + 2 * delta) * most / lam)
+    gamma = 2 * delta + 2 * alpha * a * ((1 + 2 * delta) * r + near) / least
+    steps = (256 * scaled.d**1.5 / (lam * delta * least)) ** 2
+    return Stability(alpha, float(gamma), min(delta / 8, alpha), steps)

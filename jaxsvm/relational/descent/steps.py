@@ -1,7 +1,7 @@
 """What a descent sees of a join, and methods of a fit; `fit.py` chooses.
 
-A point is evaluated on the rows of the join one by one (`Formed`), or from counts (`Counted`). The methods are
-`designs.descent.Lane`, products with all rows of many features, as in `LinearSVC`, and the steps of the paper.
+A point is evaluated on the rows of the join (`Formed`), or from counts (`Counted`). Methods are `designs.descent.Lane`,
+products with all rows of many features, as in `LinearSVC`, and the steps of the paper.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Descent:
         self.lane.w = self.lane.best = few.lane.best
         if not square:
             z = np.abs(1 - part.y * (part.X @ lane.best[:-1]))
-            self.lane.mu = 2 * float(np.quantile(z, min(1.0, (p / len(z)) ** 0.5)))
+            self.lane.mu = 2 * max(float(np.quantile(z, min(1.0, (p / len(z)) ** 0.5))), 1e-9)  # many lie at it
 
     def advance(self) -> None:
         """Evaluate the trial point, and choose the next one."""
@@ -268,14 +268,21 @@ class Descent:
 class PaperDescent(Descent):
     """Descend by the steps of the paper, with its guard, projection and choice of a point.
 
-    Planes of exact counts are kept, and D is sought at every tenth step and at the end. A proof from counts that are
-    bounds takes two passes: it is sought at the chosen point only, after the last step.
+    Planes of exact counts are kept, and D is sought at every tenth step and at the end. Of counts that are bounds a
+    proof takes two passes: it is sought at the chosen point only, at the end.
     """
 
     eps: float = 0.1  # the guard
+    delta: float = 0.0  # that of Theorem 2, after whose steps to end; 0: none
     least: float = np.inf  # the least estimate of F, in the units of the lane
     chosen: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))  # the point of that estimate
     upper: float = np.inf  # an upper bound there
+
+    @property
+    def going(self) -> bool:
+        """Return whether fewer steps are taken than those of Theorem 2, by the least estimate so far."""
+        root = 512 * (self.lane.w.size - 1) ** 1.5 * self.unit / max(self.delta * self.least / self.unit, TINY)
+        return super().going and (self.taken == 0 or math.sqrt(self.taken) < root)
 
     def evaluate(self, beta: np.ndarray) -> float:
         """Add the plane at a point; return the upper bound of F there."""

@@ -2,12 +2,9 @@
 
 Abo-Khamis, Im, Moseley, Pruhs, Samadian, "A Relational Gradient Descent Algorithm For Support Vector Machine Training"
 (arXiv 2005.05325), for `F(beta) = mean max(0, 1 - y beta.x) + lam |beta|^2`. With `c`, the far rows through each row of
-a table, the sums over values of features (one count each in the paper) are products `X_i' c`, and
-
-    G = sum_l -l X_i' c_i^l / N + 2 lam beta        (printed with lam beta: wrong for this F)
-
-With a guard eps only a row that stays far under every perturbation by a factor 1 +- eps in each feature counts as far,
-as the paper's theorem needs. Without one, the default, the error is of second order near the optimum.
+a table, `G = sum_l -l X_i' c_i^l / N + 2 lam beta` (printed with lam beta: wrong for this F).
+With a guard eps only a row that stays far under every perturbation of its features by 1 +- eps counts as far. Without
+one, the default, the error is of second order near the optimum.
 """
 
 from __future__ import annotations
@@ -116,8 +113,7 @@ class PseudoGradient(NamedTuple):
 
     Attributes:
         gradient: The gradient of F, `(d,)`.
-        plus: The sum of its nonnegative contributions over N, `(d,)`. With counts within a factor 1 + eps,
-            `|error| <= eps (plus + |minus|)`.
+        plus: The sum of its nonnegative contributions over N, `(d,)`.
         minus: The sum of its negative contributions over N, `(d,)`.
         far: The share of rows that are far.
         objective: The estimate of F(beta); with a guard, of F at the perturbation that makes it least.
@@ -170,16 +166,9 @@ def scores(join: Any, beta: np.ndarray, guard: float = 0.0) -> tuple[list[np.nda
 
 @transfers
 def far_counts(
-    join: Join,
-    beta: ArrayLike,
-    eps: float = 0.1,
-    *,
-    guard: float = 0.0,
-    mode: str = "mid",
-    engine: str | Engine = "auto",
-    tau: float = 1.0,
-    ramp: float = 0.0,
-) -> Far:
+    join: Join, beta: ArrayLike, eps: float = 0.1, *, guard: float = 0.0, mode: str = "mid",
+    engine: str | Engine = "auto", tau: float = 1.0, ramp: float = 0.0,
+) -> Far:  # fmt: skip
     """Count the far rows (`y beta.x + guard |beta|.|x| <= tau`) of the join through each row of a table, by label.
 
     Args:
@@ -206,16 +195,10 @@ def far_counts(
 
 @transfers
 def pseudo_gradient(
-    join: Join,
-    beta: ArrayLike,
-    lam: float,
-    eps: float = 0.1,
-    guard: float | bool = False,
-    mode: str = "mid",
-    *,
+    join: Join, beta: ArrayLike, lam: float, eps: float = 0.1, guard: float | bool = False, mode: str = "mid", *,
     engine: str | Engine = "sketch",
-) -> PseudoGradient:
-    """Compute the pseudo-gradient at beta.
+) -> PseudoGradient:  # fmt: skip
+    """Compute the pseudo-gradient at beta; further arguments are those of `far_counts`.
 
     Args:
         join: The join.
@@ -224,7 +207,7 @@ def pseudo_gradient(
         eps: The accuracy of counts, in (0, 1].
         guard: False; True: eps (with mode "lower" the paper's algorithm); or a number.
         mode: "lower", "upper" or "mid".
-        engine: "auto", "merge", "grid" or "sketch" (the paper's), or an engine.
+        engine: As in `far_counts`; the paper's is "sketch".
 
     Raises:
         InputError: On coefficients, accuracies or engines that do not fit.

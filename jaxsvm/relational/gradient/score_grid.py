@@ -1,16 +1,9 @@
 """Count on a grid of scores: the fast engine for joins of any size, with a rigorous certificate.
 
 Each row's score is split between the two grid points around it so that its mean is kept: `s = h (b + q)` with shares
-`1 - q` and q. Messages are histograms `(G, bins)`; histograms of sums are shifted sums of histograms, exactly. Instead
-of the indicator this counts
-
-    alpha(x) = P(blurred score of x <= 1)  in [0, 1].
-
-Any such alpha gives a valid dual value, and its sums over x are exact. The blur keeps means and the hinge is convex, so
-the blurred hinge is an upper bound of the hinge. Hence D and P hold at any width h, with errors O(m h^2 density);
-rounding to the nearest point would have errors O(m h), unbounded on one side.
-
-Cost O(sum_i distinct (keys, bin) of table i * bins), independent of the size of the join.
+`1 - q` and q. Messages are histograms `(G, bins)`; histograms of sums are shifted sums of histograms, exactly. Not the
+indicator is counted, but `alpha(x) = P(blurred score of x <= 1)`. D and P hold at any width h, with errors O(m h^2
+density): docs/mathematics.md. Cost O(sum_i distinct (keys, bin) of table i * bins), whatever the size of the join.
 """
 
 from collections.abc import Iterator

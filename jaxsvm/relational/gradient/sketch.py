@@ -1,19 +1,11 @@
 """Count under one additive inequality from small sorted sketches: each count within a factor 1 + eps, at any size.
 
 Abo-Khamis, Im, Moseley, Pruhs, Samadian, "Approximate Aggregate Queries Under Additive Inequalities" (arXiv
-2003.10588): Inside-Out in the semiring of multisets of scores (union, sums of pairs), where each multiset is cut down
-to a sketch of the order statistics at ranks that grow by a factor. This implementation differs from the paper:
-
-- Ranks are integers, `w_0 = 1, w_(k+1) = max(w_k + 1, floor((1 + eps_0) w_k))`. Unfloored powers, as printed, would
-  break `count^ <= count` for small counts. Groups of up to `2 / eps` rows are kept exactly.
-- There is one compression per message, not one per pairwise union: a union costs nothing (the worse factor of the two
-  holds), only compressions and products multiply errors. On a path of m tables that is m - 1 times at most, so
-  `eps_0 = (1 + eps)^(1 / E) - 1` with E from the tree. Sketches are a hundred times smaller than by the printed
-  analysis.
-- A cell of ranks `(w_(k-1), w_k]` puts all its mass on one representative: its last rank ("lower": `count / (1 + eps)
-  <= count^ <= count`), its first ("upper"), or the middle one ("mid"; of two by turns). Total mass is exact.
-
-The cost is sorting: `n_i K` points per message, in chunks, by NumPy, which sorts seven times as fast as XLA on a CPU.
+2003.10588): Inside-Out in the semiring of multisets of scores (union, sums of pairs), where each is cut to a sketch of
+order statistics at ranks that grow by a factor: integer ranks here, one compression a message, and exact groups of up
+to `2 / eps` rows (docs/mathematics.md). A cell of ranks `(w_(k-1), w_k]` puts its mass on one: its last ("lower":
+`count / (1 + eps) <= count^ <= count`), its first ("upper"), or the middle one ("mid"; of two by turns). The cost is
+sorting: `n_i K` points a message, by NumPy, which is faster than XLA.
 """
 
 from typing import Any, NamedTuple

@@ -1,10 +1,9 @@
 """Choose a join tree, and make features and signs of labels of the tables, reduced by the database.
 
-A join is a hypergraph: its key attributes are the vertices, its tables the edges. It is acyclic if there is a tree over
-the tables in which the tables of each attribute are connected; then one pass over the tree counts the join. GYO
-(Graham; Yu and Ozsoyoglu 1979) removes ears until one table is left; the tables it cannot remove are the cyclic core.
-The tree is a spanning tree of maximum weight, where the weight of an edge is the number of attributes that it shares
-(Bernstein and Goodman 1981).
+A join is a hypergraph: its key attributes are the vertices, its tables the edges. It is acyclic if in some tree over
+the tables those of each attribute are connected; then one pass over it counts the join. GYO (Graham; Yu and Ozsoyoglu
+1979) removes ears until one table is left, or the cyclic core. The tree is a spanning tree of maximum weight, that is
+number of shared attributes (Bernstein and Goodman 1981).
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
     join = Join({"sales": sales, "shops": shops}, label=("sales", "returned"))
     join = from_database("shop.duckdb", ["sales", "shops"], label=("sales", "returned"))
 
-The set-oriented part is SQL that runs where the tables lie, once (`tables/pushdown.py`).
-
-A join keeps the rows that take part in it (the marginal counts of one pass show which), with equal rows merged into one
-with a multiplicity, numbers as float64 columns and categories as codes, never as columns of zeros and ones. Every
-feature belongs to one table: that of a key which several tables share, to the first that names it.
+The set-oriented part is SQL that runs where the tables lie, once (`tables/pushdown.py`). A join keeps the rows that
+take part in it (the marginal counts of one pass show which), with equal rows merged into one with a multiplicity,
+numbers as float64 columns and categories as codes, never as columns of zeros and ones. Every feature belongs to one
+table: that of a key which several tables share, to the first that names it.
 """
 
 from __future__ import annotations
@@ -149,6 +148,22 @@ class Join:
         """Return, for each kept row of each table, the number of rows of the join through it, float64 `(n_i,)`."""
         return counting.marginals(self.tree, self.tree.weight)
 
+    def aggregate(
+        self, factors: Sequence[np.ndarray], add: np.ufunc = np.add, multiply: np.ufunc = np.multiply
+    ) -> list[np.ndarray]:
+        """Return, for each kept row of each table, a sum of products over the rows of the join through it, `(n_i,)`.
+
+        Sum and product are those of any commutative semiring: `np.minimum` and `np.add` find the least sums. Equal rows
+        count once: for copies multiply by `tree.weight`. `factors` has a number for each kept row of each table.
+
+        Raises:
+            InputError: On factors of other lengths.
+        """
+        given, lengths = [np.asarray(part, float) for part in factors], [len(rows) for rows in self.rows]
+        if [part.shape for part in given] != [(n,) for n in lengths]:
+            raise InputError(f"factors: a vector for each table, of lengths {lengths}, is needed.")
+        return counting.marginals(self.tree, given, add, multiply)
+
     def moments(self) -> Moments:
         """Return means and second moments of features and label over all rows of the join, exact but for rounding.
 
@@ -231,8 +246,7 @@ class Sample(NamedTuple):
     Attributes:
         x: Features, `(n, d)`, a column for each level.
         y: Signs, `(n,)`.
-        rows: The row of each table, numbered as the join keeps them, `(n,)` each; `join.rows[i]` maps them to given
-            rows.
+        rows: The row of each table, as the join keeps them, `(n,)` each; `join.rows[i]` maps them to given rows.
     """
 
     x: np.ndarray
@@ -242,15 +256,10 @@ class Sample(NamedTuple):
 
 @checked
 def sample(join: Join, n: int, key: int) -> Sample:
-    """Draw rows of the join, uniform and independent, with their features.
-
-    Args:
-        join: The join.
-        n: The number of rows, at least 1.
-        key: The seed, an integer of at least 0.
+    """Draw n rows of the join, uniform and independent, with their features; `key` is the seed.
 
     Raises:
-        InputError: On another number or key.
+        InputError: On an n below 1, or a key that is no integer of at least 0.
     """
     require_part("join", join, "moments", "a `relational.Join` is needed")
     require_whole("n", n, 1)
@@ -264,8 +273,7 @@ def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
     Args:
         join: The join.
         scale: "none"; "max": by the largest absolute value of a feature among rows that join, as in the paper;
-            "standard": to mean 0 and variance 1 over the rows of the join, whose perturbations then are smaller too.
-            Levels of categories stay 0 and 1.
+            "standard": to mean 0 and variance 1 over the rows of the join. Levels of categories stay 0 and 1.
         intercept: Whether to add a constant feature 1; it is regularised like the others.
 
     Raises:

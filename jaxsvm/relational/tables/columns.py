@@ -1,18 +1,13 @@
 """Read columns of tables as Arrow arrays, and these as numbers and as levels; give the types of a database a kind.
 
     kind       values                                      as a feature
-    integer, decimal                                       a number
-    float      float32, float64                            a number
-    null       all missing                                 a number
-    boolean    True, False                                 a category
-    text       texts, enumerations                         a category
+    integer, decimal, float, null (all missing)            a number
+    boolean, text (texts, enumerations)                    a category
     uuid, date, timestamp, integer                         a category, if named in `categorical`
-    zoned      an instant (with time zone)                 none
-    time, bytes, other                                     none
+    zoned (an instant with time zone), time, bytes, other  none
 
-Only the columns that are asked for are converted. A NaN is missing, as in pandas, except in keys of Arrow and polars,
-which have nulls as well. Levels of categories are texts, as the database writes them: it does so in one way for all
-types of these kinds.
+Only columns that are asked for are converted. A NaN is missing, as in pandas, except in keys of Arrow and polars, which
+have nulls as well. Levels of categories are texts, as the database writes them, in one way for all types of a kind.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
 There is one query per table. It projects to keys, features and label, and drops rows without a key. The semijoins of
 Yannakakis (1981) up and down the join tree leave just the rows that join. `DENSE_RANK` numbers the key of each edge, in
 the same way on both sides, since after the semijoins both have the same keys, of one type (`common_type`). `COUNT(*)`
-merges equal rows. Only numbers, features and multiplicities are fetched.
-
-The SQL is standard (EXISTS, window functions, common table expressions), so the same text serves DuckDB and PostgreSQL.
-Tables in memory are asked by a DuckDB of our own.
+merges equal rows. The SQL is standard (EXISTS, window functions, common table expressions): one text serves DuckDB,
+that of tables in memory too, and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -112,15 +110,10 @@ def _require_columns(argument: str, named: Mapping[str, Sequence[str]], table: s
 
 
 def roles_in(
-    named: Mapping[str, Sequence[str]],
-    label: tuple[str, str],
-    features: Mapping[str, Sequence[str]] | None,
-    keys: Keys | None,
-    categorical: Mapping[str, Sequence[str]] | None,
-    positive: Hashable | None,
-    missing: str,
+    named: Mapping[str, Sequence[str]], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None,
+    keys: Keys | None, categorical: Mapping[str, Sequence[str]] | None, positive: Hashable | None, missing: str,
     alike: Callable[[str], str] = str,
-) -> Roles:
+) -> Roles:  # fmt: skip
     """Find what each column is for, of the columns `named` by table; `alike` is that of `attributes`."""
     require_one_of("missing", missing, ("refuse", "impute"))
     if not (isinstance(label, tuple | list) and len(label) == 2 and str(label[0]) in named):
@@ -240,10 +233,7 @@ def of_duckdb(connection: Any) -> Database:
 
 
 def of_postgres(connection: Any) -> Database:
-    """Return the functions that ask PostgreSQL by ibis' own psycopg connection.
-
-    `connection.sql` fails in ibis 12 with sqlglot 30.30, and brings NUMERIC as decimals of 9 places.
-    """
+    """Return the functions that ask PostgreSQL by ibis' psycopg connection: its `sql` cuts NUMERIC to 9 places."""
     import psycopg
 
     def cursor_of(query: str) -> Any:
@@ -282,9 +272,8 @@ def refusing(error_type: type[Exception], message: str = "the database refuses a
 def common_type(database: Database, columns: Mapping[str, tuple[str, Declared]]) -> str | None:
     """Return the SQL type in which columns are compared exactly, that of their union in the database; None: their own.
 
-    `columns` holds for the name of each what stands in FROM, and its type. Equality and order are then those of one
-    type: an ENUM is ordered by its definition and equal by its text, so two orders of one key would number it
-    differently. Columns of different kinds, and those whose union is of another kind, are refused.
+    `columns` holds for the name of each what stands in FROM, and its type. ENUMs, ordered by definition and equal by
+    text, would number a key differently. Different kinds, and those of a union of another kind, are refused.
     """
     types = [kind for _, kind in columns.values()]
     kinds = {kind.kind for kind in types} - {"null"}
@@ -313,8 +302,8 @@ def common_type(database: Database, columns: Mapping[str, tuple[str, Declared]])
 def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) -> list[str]:
     """Write one query per table: features and label as c0, c1, ..., keys as `edge_name`, multiplicities as n.
 
-    Tables of our own are reduced once, here; in a user's database each query reduces all of them, since nothing is
-    written there. Names in the queries are those of this function only: no name of the user collides with one.
+    Tables of our own are reduced once, here; in a user's database, where nothing is written, each query reduces all.
+    Names in the queries are those of this function only: no name of the user collides with one.
     """
     names, near = list(plan.sources), {i: [] for i in range(len(plan.sources))}
     for i, j in edges:
