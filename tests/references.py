@@ -88,3 +88,20 @@ def published_intersection(Q: np.ndarray, a: np.ndarray, C_ref: float, C: float)
         return np.where(one, m1 + sign * r1 * s, np.where(two, m2 + sign * r2 * s, third))
 
     return bound(-1.0), bound(1.0)
+
+
+def published_dome(
+    p: np.ndarray, size: np.ndarray, inner: float, outer: float, as_printed: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Theorem 11, for exact references: margins of the w at a smaller C, `|z_i|`, and `|w|^2` there and at a larger C.
+
+    As printed the length at the larger C is `sqrt(2 outer)`, and the plane is moved alike.
+    """
+    long = np.sqrt(2 * outer if as_printed else outer)
+    plane = np.sqrt(2) * inner / np.sqrt(outer) if as_printed else inner / np.sqrt(outer)
+
+    def least(p: np.ndarray) -> np.ndarray:
+        across = np.sqrt(np.maximum((outer - inner) / inner * (inner * size**2 - p**2), 0))
+        return np.where(-p >= plane * size, -long * size, p - across)
+
+    return least(p), -least(-p)

@@ -133,7 +133,7 @@ def test_check_names_the_lane_of_a_problem():
         (lambda: jaxsvm.solve_path([*of_classes(), of_classes(40)[0]], [1.0]), "numbers of samples"),
         (lambda: jaxsvm.solve_path(of_classes()[0], [1.0], callback=print, lanes=2), "callback is set and lanes"),
         (lambda: jaxsvm.solve_path(of_classes(), [1.0], max_seconds=9, lanes=2), "max_seconds is set and lanes"),
-        (lambda: jaxsvm.solve_path(of_classes(), [1.0], screen=jaxsvm.screening.dome_test), "its C"),
+        (lambda: jaxsvm.solve_path(of_classes(), [1.0], screen=jaxsvm.screening.two_sided_test), "its C"),
     ],
 )
 def test_bad_lists_of_problems_are_refused(call, word):

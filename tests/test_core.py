@@ -288,7 +288,7 @@ RUN = {
     "squared layers": lambda d: layers(d, jaxsvm.svm_problem),
     "grid": lambda d: jaxsvm.C_grid(squared(d), 4),
     "tune": lambda d: jaxsvm.tune(RBF(0.5), d.x, d.y, folds=2, steps=2).loss,
-    "dome": lambda d: jaxsvm.screening.dome_test(
+    "two-sided": lambda d: jaxsvm.screening.two_sided_test(
         unbiased(d), jaxsvm.fit(unbiased(d, CS[0])), jaxsvm.fit(unbiased(d, CS[2])), CS[0], CS[2]
     ).inactive,
     "water": lambda d: jaxsvm.water_level(points(d)[:, 0], 3.0),

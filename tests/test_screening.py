@@ -5,6 +5,7 @@ import functools
 import subprocess
 import sys
 import warnings
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,10 @@ import numpy as np
 import oracle
 import pytest
 import samples
+import scipy.sparse
 from oracle_hinge import box_solution
-from references import disturbed, fit_of, published_balls, published_intersection
+from references import disturbed, fit_of, published_balls, published_dome, published_intersection
+from sklearn.svm import LinearSVC
 from test_path import kernel_of
 
 import jaxsvm
@@ -21,7 +24,16 @@ from jaxsvm import Status
 from jaxsvm.gram.operators import among
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.path.chains import first_point, products_of
-from jaxsvm.screening import ball_test_1, ball_test_2, dome_test, dvi, gap_safe, intersection_test, reference, rules
+from jaxsvm.screening import (
+    ball_test_1,
+    ball_test_2,
+    dvi,
+    gap_safe,
+    intersection_test,
+    reference,
+    rules,
+    two_sided_test,
+)
 
 N = samples.N
 RULES = {"ball 1": ball_test_1, "ball 2": ball_test_2, "intersection": intersection_test, "gap safe": gap_safe}
@@ -83,7 +95,7 @@ def reference_at(C, loss="hinge", name="rbf", bias="none", gap=0.0, seed=0):
 
 def assert_safe(found, a, p, costs, loss="hinge", slack=1e-9):
     """Bounds bracket the exact margins, and nothing is decided that is not so."""
-    lower, upper, inactive, at_bound, _ = (np.asarray(part) for part in found)
+    lower, upper, inactive, at_bound = (np.asarray(part) for part in found)
     bound = costs if loss == "hinge" else np.full(len(a), a.max() + 1e-300)
     assert (lower <= p + slack).all()
     assert (upper >= p - slack).all()
@@ -157,39 +169,6 @@ def test_nothing_on_the_margin_is_screened_once_nothing_has_a_loss():
         )
     problem, fit = make("hinge", 55.0, "sharp"), reference_at(C_ref, name="sharp")
     assert int(intersection_test(problem, fit, C_ref).screened.sum()) == (p > 1 + 1e-3).sum()
-
-
-# --- intervals
-
-
-@pytest.mark.parametrize("gap", [0.0, 1e-6, 1e-3])
-def test_intervals_hold_at_every_c_between(gap):
-    C_ref = 2.0
-    fit = reference_at(C_ref, gap=gap)
-    for C in (2.1, 1.9):
-        found = ball_test_1(make("hinge", C), fit, C_ref)
-        screened, until = np.asarray(found.screened), np.asarray(found.C_until)
-        assert np.isnan(until[~screened]).all()
-        assert (until[screened] >= C * (1 - 1e-12) if C_ref < C else until[screened] <= C * (1 + 1e-12)).all()
-        seen = 0
-        for between in np.geomspace(C, C * (30.0 if C_ref < C else 1 / 30), 13):
-            held = screened & ((until >= between) if C_ref < C else (until <= between))
-            there = ball_test_1(make("hinge", between), fit, C_ref)
-            assert (np.asarray(there.inactive)[held] == np.asarray(found.inactive)[held]).all()
-            assert (np.asarray(there.at_bound)[held] == np.asarray(found.at_bound)[held]).all()
-            seen += int(held.sum())
-        assert seen > screened.sum()
-
-
-def test_intervals_of_an_exact_reference_are_the_published_ones():
-    C_ref, C = 2.0, 2.02
-    a, p = solution(C_ref)
-    size = np.sqrt(a @ signed() @ a) * np.sqrt(signed().diagonal())
-    low, high = (p - size) / 2, (p + size) / 2
-    ends = np.where(p > 1, C_ref * (high - 1) / -low, C_ref * (1 - low) / high)
-    found = ball_test_1(make("hinge", C), reference_at(C_ref), C_ref)
-    screened = np.asarray(found.screened)
-    np.testing.assert_allclose(np.asarray(found.C_until)[screened], ends[screened], rtol=1e-4)
 
 
 # --- the beginning
@@ -267,13 +246,8 @@ def test_the_ball_is_that_of_the_fits_own_w_and_of_its_dual_point(size):
                 assert_safe(rule(make("hinge", C), fit, named), *solution(C), np.full(N, C))
         other = w_of_its_own(1.1 * C_ref, size)[0]
         assert_safe(
-            dome_test(make("hinge", C_ref), fit, other, C_ref, 1.1 * C_ref), *solution(C_ref), np.full(N, C_ref)
+            two_sided_test(make("hinge", C_ref), fit, other, C_ref, 1.1 * C_ref), *solution(C_ref), np.full(N, C_ref)
         )
-        ends = np.asarray(found.C_until)[np.asarray(found.screened)]
-        for between in C + (np.median(ends) - C) * np.array([0.5, 1.0]) if len(ends) else ():
-            there = ball_test_1(make("hinge", between), fit, C_ref)
-            held = np.asarray(found.C_until >= between if C_ref < C else found.C_until <= between)
-            assert np.asarray(there.screened)[held].all()
 
 
 @pytest.mark.parametrize("far", [0.0, 900.0])
@@ -293,7 +267,7 @@ def test_in_float32_rules_know_what_a_fit_of_a_linear_kernel_has_proven(far):
             found = rule(problem, below, C_ref)
             assert_safe(found, a, Q @ a, np.full(N, C), slack=1e-6)
             assert far or int(found.screened.sum()) >= 50
-        found = dome_test(problem, below, above, C_ref, 1.04 * C_ref)
+        found = two_sided_test(problem, below, above, C_ref, 1.04 * C_ref)
         assert_safe(found, a, Q @ a, np.full(N, C), slack=1e-6)
         assert far or int(found.screened.sum()) >= 30
         assert far == 0 or np.linalg.eigvalsh(np.asarray(gram.K, float))[0] < -1e-2
@@ -350,10 +324,10 @@ def test_on_an_indefinite_kernel_nothing_is_known():
     soft = problem(0.25 * np.eye(4))
     fit = reference.reference_fit(soft, jnp.full(4, 0.9), jnp.full(4, 0.225))
 
-    def dome(problem, fit, C_ref):
-        return dome_test(problem, fit, fit, C_ref, 2 * C_ref)
+    def both(problem, fit, C_ref):
+        return two_sided_test(problem, fit, fit, C_ref, 2 * C_ref)
 
-    for rule in (*RULES.values(), dome):
+    for rule in (*RULES.values(), both):
         with pytest.raises(jaxsvm.InputError, match="not positive semidefinite"):
             rule(problem(INDEFINITE), fit, 0.9)
         assert not jax.jit(rule)(problem(INDEFINITE), fit, 0.9).screened.any()
@@ -368,12 +342,11 @@ def test_what_is_none_is_refused():
     nothing = (0.0, -1.0, np.inf, np.nan, "a", np.array([1.0, 2.0]))
     refused = [
         *((ball_test_1, (hinge, fit, C), "C_ref") for C in nothing),
-        *((dome_test, (hinge, fit, fit, 2.0, C), "C_above") for C in nothing),
-        (dome_test, (hinge, fit, fit, None, 2.0), "C_below"),
+        *((two_sided_test, (hinge, fit, fit, 2.0, C), "C_above") for C in nothing),
+        (two_sided_test, (hinge, fit, fit, None, 2.0), "C_below"),
         (ball_test_1, (other, fit, 2.0), "reference has dual variables of shape"),
         (ball_test_1, (jaxsvm.meb_problem(samples.gram()), fit, 2.0), "screening"),
-        (dome_test, (other, fit, fit, 2.0, 2.0), "below has dual variables of shape"),
-        (dome_test, (make("squared", 2.0), fit, fit, 2.0, 2.0), "hinge"),
+        (two_sided_test, (other, fit, fit, 2.0, 2.0), "below has dual variables of shape"),
         (epsilon_path, (other, "a", 1.0, 2.0), "epsilon"),
         (epsilon_path, (other, 0.1, "a", 2.0), "C_min"),
         (epsilon_path, (GRAMS["rbf"], 0.1, 1.0, 2.0), "hinge_problem"),
@@ -382,28 +355,58 @@ def test_what_is_none_is_refused():
     for loss in LOSSES:
         free, reference_fit = make(loss, 2.0, bias="free"), reference_at(2.0, loss)
         refused += [(rule, (free, reference_fit, 2.0), "free bias") for rule in RULES.values()]
-        refused += [(dome_test, (free, reference_fit, reference_fit, 2.0, 2.0), "free bias")]
+        refused += [(two_sided_test, (free, reference_fit, reference_fit, 2.0, 2.0), "free bias")]
     for call, given, word in refused:
         with pytest.raises(jaxsvm.InputError, match=word):
             call(*given)
 
 
-# --- the dome test
+# --- the rule of two fits
 
 
+@pytest.mark.parametrize("loss", SQUARED_SLOW)
 @pytest.mark.parametrize("gap", [0.0, 1e-6, 1e-2])
-def test_the_dome_test_is_safe(gap):
-    for below, C, above in ((2.0, 2.1, 2.2), (2.0, 2.0, 2.0), (0.01, 0.5, 100.0), (1e4, 1.1e4, 1.2e4)):
-        fits = [reference_at(at, gap=gap) for at in (below, above)]
-        found = dome_test(make("hinge", C), *fits, below, above)
-        assert_safe(found, *solution(C), np.full(N, C))
-        assert (np.asarray(found.C_until)[np.asarray(found.screened)] == above).all()
+def test_the_rule_of_two_fits_is_safe(gap, loss):
+    """Between them, at either, and beyond."""
+    for below, C, above in ((2.0, 2.1, 2.2), (2.0, 2.0, 2.0), (0.01, 0.5, 100.0), (1e4, 1.1e4, 1.2e4), (2.0, 5.0, 2.2)):
+        fits = [reference_at(at, loss, gap=gap) for at in (below, above)]
+        found = two_sided_test(make(loss, C), *fits, below, above)
+        assert_safe(found, *solution(C, loss), np.full(N, C), loss)
+        for fit, at in zip(fits, (below, above), strict=True):
+            one = intersection_test(make(loss, C), fit, at)
+            assert not (one.screened & ~found.screened).any()
 
 
-def test_a_dome_that_does_not_hold_the_c_says_nothing():
-    fits = [reference_at(at) for at in (2.0, 2.2)]
-    for C in (1.0, 5.0):
-        assert not dome_test(make("hinge", C), *fits, 2.0, 2.2).screened.any()
+def test_the_rule_of_two_fits_knows_more_than_the_dome_and_than_either_fit():
+    more = []
+    for name, bias in product(("rbf", "linear"), ("none", "regularized")):
+        Q, size = signed(name, bias), np.sqrt(signed(name, bias).diagonal())
+        for below, C, above in ((2.0, 2.4, 2.8), (0.5, 0.55, 0.6)):
+            fits = [reference_at(at, name=name, bias=bias) for at in (below, above)]
+            (a, p), (b, _) = (solution(at, name=name, bias=bias) for at in (below, above))
+            low, high = published_dome(p, size, a @ Q @ a, b @ Q @ b)
+            problem = make("hinge", C, name, bias)
+            found = two_sided_test(problem, *fits, below, above)
+            assert not (((low > 1 + 1e-9) | (high < 1 - 1e-9)) & ~np.asarray(found.screened)).any()
+            alone = [intersection_test(problem, *pair) for pair in zip(fits, (below, above), strict=True)]
+            more.append(int(found.screened.sum()) - int((alone[0].screened | alone[1].screened).sum()))
+    assert min(more) >= 0 and sum(more) > 5
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e-4, 1e-2])
+def test_the_mean_of_two_references_is_that_of_their_points(size):
+    """Of two fits with a w of their own each: beside long double, and bounds of what rounding may change."""
+    Q, share = signed().astype(np.longdouble), 0.3
+    (one, w, a), (other, v, b) = w_of_its_own(2.0, size), w_of_its_own(2.4, size, seed=8)
+    problem = make("hinge", 2.1)
+    parts = (reference.reference_of(problem, fit, C, "float64") for fit, C in ((one, 2.0), (other, 2.4)))
+    found = reference.mean_of(*parts, share)
+    w, a = (1 - share) * w + share * v, (1 - share) * a + share * b
+    assert (np.abs(np.asarray(found.p) - Q @ a) <= np.asarray(found.error)).all()
+    assert (np.abs(np.asarray(found.margins) - Q @ w) <= np.asarray(found.margins_error)).all()
+    for rho in (0.9, 1.0, 1.1):
+        exact = (w - rho * a) @ Q @ (w - rho * a)
+        assert exact <= float(found.square(rho)) * (1 + 1e-12)
 
 
 # --- degenerate data
@@ -629,8 +632,8 @@ def test_a_wrong_rule_costs_time_and_no_truth():
 @pytest.mark.slow
 @pytest.mark.parametrize("x64", ["--no-x64", ""])
 def test_random_problems(x64):
-    """`benchmarks/screening_safety.py`: no wrong decision, no broken bound."""
-    command = [sys.executable, "benchmarks/screening_safety.py", "--count", "240", "--seed", "7", *x64.split()]
+    """`tests/random_screening.py`: no wrong decision, no broken bound."""
+    command = [sys.executable, "tests/random_screening.py", "--count", "240", "--seed", "7", *x64.split()]
     done = subprocess.run(command, cwd=samples.__file__.rsplit("/", 2)[0], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -657,26 +660,6 @@ def test_the_ball_of_the_squared_hinge_in_long_double():
     np.testing.assert_allclose(found.lower, ((1 + C / C_ref) / 2 * p - reach).astype(float), rtol=1e-9)
 
 
-def test_the_dome_in_long_double():
-    below, C, above = 2.0, 2.01, 2.02
-    fits = [reference_at(at, bias="regularized") for at in (below, above)]
-    found = dome_test(make("hinge", C, bias="regularized"), *fits, below, above)
-    Q = signed(bias="regularized").astype(np.longdouble)
-    (a, b), size = (solution(at, bias="regularized")[0] for at in (below, above)), np.sqrt(Q.diagonal())
-    square, longest = a @ Q @ a, np.sqrt(b @ Q @ b)
-
-    def least(p):
-        along = p - np.sqrt(np.maximum(longest**2 - square, 0) * np.maximum(size**2 - p**2 / square, 0))
-        return np.where(-longest * p >= square * size, -longest * size, along)
-
-    np.testing.assert_allclose(found.lower, least(Q @ a).astype(float), atol=2e-3)
-    np.testing.assert_allclose(found.upper, -least(-(Q @ a)).astype(float), atol=2e-3)
-    assert found.inactive.any()
-    assert found.at_bound.any()
-    for at in (below, above):  # both ends belong to it
-        assert dome_test(make("hinge", at, bias="regularized"), *fits, below, above).screened.any()
-
-
 def test_the_intersection_allows_for_rounding():
     """By 8 units of both numbers that its centre is the difference of, where neither ball alone is better."""
     turn, unit, zero = np.array([-1.9, 1.9]), 1e-4, jnp.zeros(2)  # two balls that nearly only touch, seen along both
@@ -699,21 +682,6 @@ def wrong(exact, moved, error):
     return exact._replace(p=p, error=error, W=exact.a @ p + exact.a @ error)
 
 
-def test_intervals_allow_for_errors_of_margins():
-    """At the end of each interval the ball of the same reference screens the sample too."""
-    C_ref, longer = 2.0, 0
-    for C in (2.1, 1.9):
-        problem = make("hinge", C)
-        told = wrong(reference.reference_of(problem, reference_at(C_ref, gap=1e-4), C_ref, "float64"), -1e-4, 1e-4)
-        ends = np.asarray(rules._first(problem, told, "float64").C_until)
-        for i in np.flatnonzero(ends == ends):
-            there = dataclasses.replace(problem, C=ends[i])
-            low, high = reference.first_ball(there, told._replace(rho=ends[i] / C_ref)).bounds(told.size)
-            assert low[i] > 1 or high[i] < 1
-        longer += (np.abs(ends - C) > 1e-3).sum()
-    assert longer > 20
-
-
 def test_on_the_simplex_nothing_is_known_of_a_sample_whose_product_is_not():
     """Solutions without one sample of the support, whose product is too large, and says so."""
     C, loss = 20.0, "squared"
@@ -727,25 +695,6 @@ def test_on_the_simplex_nothing_is_known_of_a_sample_whose_product_is_not():
         assert not rules._outside_on_simplex(problem, told)[i]
 
 
-@pytest.mark.parametrize("of", ["margins", "along"])
-def test_the_dome_allows_for_what_enters_no_gap(monkeypatch, of):
-    """Errors of margins of samples at their bound, and of `(w - w_a) . w_a`."""
-    below, C, above = 2.0, 2.01, 2.02
-    fits = [reference_at(at, bias="regularized") for at in (below, above)]
-
-    def off(wide, fit, C_ref, dtype):
-        exact = reference.reference_of(wide, fit, C_ref, dtype)
-        if C_ref > C:
-            return exact
-        error = np.where(exact.a >= C_ref * (1 - 1e-9), np.maximum(1 - np.asarray(exact.p), 0) / 9, 0)
-        return wrong(exact, error, error) if of == "margins" else exact._replace(along=exact.W * np.full(2, 0.01))
-
-    monkeypatch.setattr(rules, "reference_of", off)
-    found = rules._dome.__wrapped__(make("hinge", C, bias="regularized"), *fits, below, above)
-    assert_safe(found, *solution(C, bias="regularized"), np.full(N, C))
-    assert np.isfinite(found.lower).all()
-
-
 def test_errors_of_sums_in_float64_are_within_what_is_allowed():
     """Of numbers that long double knows better."""
     for seed in range(20):
@@ -757,3 +706,27 @@ def test_errors_of_sums_in_float64_are_within_what_is_allowed():
         apart = reference.difference(problem, found)
         delta = np.asarray(apart.delta).astype(np.longdouble)
         assert 0 < float(apart.square) <= delta @ Q @ delta
+
+
+# --- what is left, for any solver
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_any_solver_finds_the_whole_solution_in_the_rows_that_are_left(sparse):
+    """LIBLINEAR, with weights, and with a bias as a column of ones; samples at their bound are one row."""
+    x, y = samples.data()
+    x, weight, C_ref, C = np.c_[x, np.ones(N)], 1.0 + np.arange(N) % 3, 0.2, 0.22
+    Q = np.outer(y, y) * (x @ x.T)
+    before = exact_at(Q, C_ref * weight, "hinge")
+    fit = fit_of(y, before, Q, offset=1.0, dtype="float64", hinge=True)
+    problem = jaxsvm.hinge_problem(linear_gram(), y, C, sample_weight=weight)
+    found = intersection_test(problem, fit, C_ref)
+    given = scipy.sparse.csr_matrix(x) if sparse else x
+    rows, labels, left = found.rows(given, y, weight)
+    assert found.inactive.any() and found.at_bound.sum() > 1
+    assert rows.shape[0] == len(labels) == N + 1 - int(found.screened.sum())
+    model = LinearSVC(loss="hinge", fit_intercept=False, C=C, tol=1e-10, max_iter=10**6, random_state=0)
+    w = model.fit(rows, labels, left).coef_[0]
+    np.testing.assert_allclose(w, x.T @ (y * exact_at(Q, C * weight, "hinge")), atol=1e-5)
+    nothing = found._replace(at_bound=np.zeros(N, bool))
+    assert nothing.rows(x, y)[0].shape[0] == N - int(found.inactive.sum())

@@ -8,10 +8,10 @@ from jaxsvm.screening.rules import (
     Screening,
     ball_test_1,
     ball_test_2,
-    dome_test,
     dvi,
     gap_safe,
     intersection_test,
+    two_sided_test,
 )
 
 EpsilonPath: Any
@@ -31,9 +31,9 @@ __all__ = [
     "Screening",
     "ball_test_1",
     "ball_test_2",
-    "dome_test",
     "dvi",
     "epsilon_path",
     "gap_safe",
     "intersection_test",
+    "two_sided_test",
 ]

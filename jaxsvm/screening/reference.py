@@ -142,6 +142,22 @@ def reference_of(wide: Restrictable, fit: Fit, C_ref: Any, narrow: Any) -> Refer
     return whole._replace(rho=_scale(wide, whole, C_ref))
 
 
+def mean_of(one: Reference, other: Reference, share: Any) -> Reference:
+    """Return the mean of two references, `share` of it of the other: a dual point and its w, with their bounds."""
+
+    def mean(here: Array, there: Array) -> Array:
+        return (1 - share) * here + share * there
+
+    a, p, turn = mean(one.a, other.a), mean(one.p, other.p), mean(one.turn, other.turn)
+    unit, size = one.unit, one.size
+    error = mean(one.error, other.error) + unit * (jnp.abs(one.p) + jnp.abs(other.p) + size * (size @ a))
+    turn_error = mean(one.turn_error, other.turn_error) + unit * (jnp.abs(one.turn) + jnp.abs(other.turn))
+    W, length = jnp.maximum(a @ p, 0) + a @ error, mean(jnp.sqrt(one.apart), jnp.sqrt(other.apart))
+    apart = length**2 * (1 + 8 * unit)
+    along = jnp.stack([jnp.zeros_like(W), jnp.sqrt(apart * W)])  # only its size is known
+    return Reference(a, p, error, size, W, jnp.ones_like(W), unit, turn, turn_error, apart, along)
+
+
 def reference_fit(problem: Restrictable, point: Array, s: Array) -> Fit:
     """Return the fit of a dual point with its own w, as a reference for rules.
 

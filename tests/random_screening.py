@@ -5,9 +5,9 @@ bias, dtype) is its form; all else (data, labels, weights, C, the reference's C 
 References are exact solutions, disturbed until their gap is as wide as wanted; every second one of the hinge has a w of
 its own beside its dual point. A linear kernel's matrix is that of its points, whether rounded values are stored or not.
 
-    python benchmarks/screening_safety.py --count 5000 --seed 0 --log FILE     a table, and every wrong one in words
-    python benchmarks/screening_safety.py --only 17                            one problem, in words
-    python benchmarks/screening_safety.py --no-x64 ...                         float32 alone, with JAX's default
+    python tests/random_screening.py --count 5000 --seed 0 --log FILE     a table, and every wrong one in words
+    python tests/random_screening.py --only 17                            one problem, in words
+    python tests/random_screening.py --no-x64 ...                         float32 alone, with JAX's default
 """
 
 import argparse
@@ -190,7 +190,7 @@ def judged(problem: Any, reference: Any, near: Any, above: Any, C_ref: Any, C_ab
     """All rules; compiled as one."""
     import jaxsvm.screening as screening
 
-    found = {
+    return {
         "ball 1": screening.ball_test_1(problem, reference, C_ref),
         "ball 2": screening.ball_test_2(problem, reference, C_ref),
         "intersection": screening.intersection_test(problem, reference, C_ref),
@@ -198,10 +198,8 @@ def judged(problem: Any, reference: Any, near: Any, above: Any, C_ref: Any, C_ab
         "intersection, C unnamed": screening.intersection_test(problem, reference),
         "gap safe": screening.gap_safe(problem, reference),
         "gap safe, near": screening.gap_safe(problem, near),
+        "two sided": screening.two_sided_test(problem, reference, above, C_ref, C_above),
     }
-    if problem.bounded:
-        found["dome"] = screening.dome_test(problem, reference, above, C_ref, C_above)
-    return found
 
 
 _COMPILED: dict[str, Any] = {}
@@ -239,8 +237,6 @@ def run(number: int, seed: int, dtype: str = "") -> list[Outcome]:
     if "judge" not in _COMPILED:
         _COMPILED["judge"] = jax.jit(judged)
     found = jax.device_get(_COMPILED["judge"](problem, *fits, trial.C_ref, trial.C * last))
-    if trial.C_ref > trial.C:
-        found.pop("dome", None)  # it needs a solution at a smaller C
     size = np.sqrt(np.maximum(Q.diagonal(), 0))
     return [_outcome(number, trial, rule, screening, exact, costs, size) for rule, screening in found.items()]
 
