@@ -80,11 +80,9 @@ def warn_of_unfinished(fits: list[Fit], Cs: Any, tol: Any) -> None:
     reached = gaps[failed & np.isfinite(gaps)]
     largest = f", with relative gaps of up to {reached.max():.2g}" if reached.size else ""
     most = Status(np.bincount(codes[failed]).argmax())
-    ended = (
-        f"{StatusCode(cast(Any, codes[failed])).tally()}, the first at {first:.4g}{largest}. {advice(most, fits[0])}"
-    )
+    ended = f"{StatusCode(cast(Any, codes[failed])).tally()}, the first at {first:.4g}{largest}"
     many = f"{int(failed.sum())} of {codes.size} fits are not certified to tol {float(tol):.2g}"
-    warn(f"{many}: {ended}", ConvergenceWarning)
+    warn(f"{many}: {ended}. {advice(most, fits[0])}", ConvergenceWarning)
 
 
 def chain_on_host(

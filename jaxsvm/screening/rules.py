@@ -311,7 +311,7 @@ def _two_sided(problem: Restrictable, below: Fit, above: Fit, C_below: Any, C_ab
         low, high = (jnp.asarray(C, wide.dtype) for C in Cs)
         share = jnp.clip((wide.C - low) / jnp.where(high > low, high - low, 1), 0, 1)
         found = [_both(wide, end, wide.dtype) for end in ends]
-        found.append(_of_a_point(wide, mean_of(*ends, share), wide.dtype))
+        found.append(_of_a_point(wide, mean_of(ends[0], ends[1], share), wide.dtype))
         lower, upper = jnp.stack([one.lower for one in found]).max(0), jnp.stack([one.upper for one in found]).min(0)
         screening = decided(wide, lower, upper, problem.dtype)
         inactive = jnp.stack([one.inactive for one in found]).any(0)  # the simplex knows what bounds do not say
