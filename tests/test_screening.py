@@ -716,10 +716,10 @@ def test_folds_leave_samples_out_where_no_values_are_stored(monkeypatch):
     known, Cs, (_, y) = [], np.geomspace(0.5, 1, 4), samples.data()
 
     def told(*given):
-        known.append(intersection_test(*given))
+        known.append(ball_test_1(*given))
         return known[-1]
 
-    monkeypatch.setattr(solve, "intersection_test", told)
+    monkeypatch.setattr(solve, "ball_test_1", told)
     problem, folds = jaxsvm.hinge_problem(unstored(RBF(samples.GAMMA)), y, bias="regularized"), np.arange(N) % 3
     found = jaxsvm.cross_validate(problem, Cs, folds, tol=1e-8)
     assert len(known) >= 6 and sum(int(one.screened.sum()) for one in known) > 20

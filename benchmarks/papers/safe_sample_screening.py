@@ -9,7 +9,7 @@ run it: `benchmarks/papers/protocol.py`; the page: `docs/papers/safe_sample_scre
 
 import json
 import sys
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -183,14 +183,21 @@ def rates(run):
     at = {key.removesuffix(" IT"): rate[4:] for key, rate in table.items() if key.endswith("IT")}
     last = [rate[-1] for key, rate in table.items() if key.endswith("IT")]
     top = max(max(rate) for key, rate in table.items() if key.endswith("BT2"))
-    told = f"IT at C_ref / C = .9/.95/.99: {listed(at)}; BT2 {top:.2f} at most; {wrong} wrong"
-    run.check("F4", wrong == 0 and min(last) > 0.5 and max(map(max, table.values())) <= 1, told)
+    told = (
+        f"IT at C_ref / C = .9/.95/.99 (0: none is off its margin): {listed(at)}; BT2 {top:.2f} at most; {wrong} wrong"
+    )
+    run.check("F4", wrong == 0 and np.median(last) > 0.8 and max(map(max, table.values())) <= 1, told)
     run.check("S4", falls <= 0.1 * steps, f"IT falls in {falls} of {steps} steps toward C_ref = C")
     run.check("S10", weaker == 0, f"{len(at) * len(RATIOS)} settings: IT below BT1 or BT2 in {weaker}")
     return table
 
 
 SINGLE = ("codrna", "ijcnn1", "adult", "susy_30k", "connect4")
+
+
+def liblinear(C, seed, *data):
+    model = LinearSVC(loss="hinge", fit_intercept=False, tol=1e-3, C=C, max_iter=100_000, random_state=seed)
+    return model.fit(*data).coef_[0]
 
 
 def single(run):
@@ -210,9 +217,9 @@ def single(run):
         left, rows = np.flatnonzero(~np.asarray(it.inactive)), it.rows(x, y)
         seconds, values = [], []
         for parts in ((x, y, np.ones(len(y))), (x[left], y[left], np.ones(len(left))), rows):
-            model = LinearSVC(loss="hinge", fit_intercept=False, tol=1e-3, C=C, max_iter=100_000, random_state=0)
-            spent = min(timed(lambda model=model, parts=parts: model.fit(*parts).coef_)[1] for _ in range(3))
-            seconds, values = [*seconds, spent], [*values, primal(Z, model.coef_[0], C)]
+            runs = [timed(partial(liblinear, C, seed, *parts), warm=list) for seed in range(5)]  # its order is random
+            seconds.append(float(np.mean([spent for _, spent in runs])))
+            values.append(max(primal(Z, w, C) for w, _ in runs))
         off = (np.array(values) / primal(Z, np.asarray(x.T @ np.asarray(after.dual_coef), float), C) - 1).tolist()
         table[name] = [*known, *cost, *seconds, *off, len(rows[1])]
         kept = np.flatnonzero(~np.asarray(it.screened))
@@ -225,29 +232,34 @@ def single(run):
     run.check("S2", wrong == 0 and min(row[1] for row in table.values()) < 0.85, told)
     form = "{:.3f} s whole, {:.3f} without R', {:.3f} with L' merged, IT {:.3f}"
     told = "; ".join(f"{name} {form.format(*row[4:7], row[3])}" for name, row in table.items())
-    run.check("Tb3", run.quick or min(faster.values()) > 1, f"LIBLINEAR: {told}")
-    share = {name: f"{row[3] / max(row[4] - row[6], 1e-9):.1f}" for name, row in table.items()}
+    run.check("Tb3", run.quick or mean(faster) > 1.3, f"LIBLINEAR, mean of 5 orders: {told}")
+    share = {name: row[3] / max(row[4] - row[6], 1e-3) for name, row in table.items()}
     told = f"seconds of IT over those that it saves LIBLINEAR: {listed(share)}; ours, whole/left s: {listed(ours)}"
-    run.check("S6", run.quick or max(row[3] / (row[4] - row[6]) for row in table.values()) > 0.5, told)
+    run.check("S6", run.quick or max(share.values()) > 0.5, told)
     sets = ("acoustic", "url", "kdda", "kddb")
     absent = not any((DATA / f"{name}.npz").exists() for name in sets)
     run.check("Tb3i", absent, "acoustic, url, kdd-a, kdd-b are not to be had")
     return table, ours
 
 
-def paper_values(problem, C, largest, eps=1e-3):
-    """Values of C by the paper's step, and fits: C (b + sqrt(b^2 - 1 + eps)), b = (S - (1 - eps) X) / |w|^2."""
+@cache
+def paper_values(name, rows, kernel, eps=1e-3):
+    """A problem, values of C from C_min to 1e4 by the paper's step, and fits.
+
+    The step is to C (b + sqrt(b^2 - 1 + eps)), b = (S - (1 - eps) X) / |w|^2, with S = sum alpha and X = C sum loss.
+    """
+    problem, C = hinge(*points(name, rows), kernel, store=True)
     Cs, fits = [C], [jaxsvm.fit(problem.at(C), tol=eps / 100)]
-    while Cs[-1] < largest:
+    while Cs[-1] < 1e4:
         fit, margins = fits[-1], np.asarray(fits[-1].margins, float)
         W = float(np.asarray(fit.dual_coef, float) @ (np.asarray(problem.y, float) * margins))
         X = Cs[-1] * np.maximum(1 - margins, 0).sum()
         if eps * W / 2 >= X:  # no loss left: it holds for every larger C
             break
         b = (float(np.asarray(fit.alpha, float).sum()) - (1 - eps) * X) / W
-        Cs.append(min(Cs[-1] * max(b + np.sqrt(max(b * b - 1 + eps, 0)), 1.02), largest))
+        Cs.append(min(Cs[-1] * max(b + np.sqrt(max(b * b - 1 + eps, 0)), 1.02), 1e4))
         fits.append(jaxsvm.fit(problem.at(Cs[-1]), init=fit.alpha * (Cs[-1] / Cs[-2]), tol=eps / 100))
-    return np.array(Cs), fits
+    return problem, np.array(Cs), fits
 
 
 SOLVERS = {"SMO": {"solver": SMO(tol=1e-4)}, "working sets": {"solver": WorkingSet(tol=1e-4)}, "default": {}}
@@ -259,9 +271,7 @@ def paths(run):
     """E4, E5: at the paper's values of C up to 1e4: rates of rules along the path, and whole paths with and without."""
     sets, table = {"bcd": 569, "dna": 300, "mushrooms": 300, "shuttle": 300}, {}
     for name, kernel in product(["bcd"] if run.quick else sets, KERNELS[2 * run.quick :]):
-        x, y = points(name, 120 if run.quick else sets[name])
-        problem, least = hinge(x, y, kernel, store=True)
-        Cs, fits = paper_values(problem, least, 1.0 if run.quick else 1e4)
+        problem, Cs, fits = paper_values(name, 80 if run.quick else sets[name], kernel)
         row = {"C": Cs.tolist(), "BT1": [], "IT": [], "wrong": 0, "work": {}}
         for k in range(1, len(Cs)):
             for rule in ("BT1", "IT"):
@@ -271,7 +281,7 @@ def paths(run):
         for route, rule in ROUTES if name in ("bcd", "dna") else ():
             how = SOLVERS[route] | {"screen": RULES.get(rule), "max_seconds": 30.0}
             path, spent = timed(lambda p=problem, Cs=Cs, how=how: jax.device_get(jaxsvm.solve_path(p, Cs, **how)))
-            read = float(np.sum(path.fits.kernel_evaluations, dtype=float)) / len(y) ** 2
+            read = float(np.sum(path.fits.kernel_evaluations, dtype=float)) / problem.n**2
             row["work"][f"{route} {rule}"] = (read, spent, float((path.status.code == 1).mean()))
         table[f"{name} {kernel}"] = row
     rates = {key: [np.mean(row["BT1"]), np.mean(row["IT"])] for key, row in table.items()}
@@ -344,12 +354,10 @@ def two_sided(run):
 def epsilon(run):
     """E7: how many values answer every C within 1e-3, by the paper's step and by ours, and the worst true error."""
     counts, errors, ends = {}, {}, {}
-    x, y = points("bcd", 150 if run.quick else None)
     for kernel in KERNELS[2 * run.quick :]:
-        problem, least = hinge(x, y, kernel, store=True)
-        Cs, _ = paper_values(problem, least, 1e4)
-        path = screening.epsilon_path(problem, 1e-3, least, 1e4)
-        between = np.geomspace(least, 1e4, 20 if run.quick else 100)
+        problem, Cs, _ = paper_values("bcd", 80 if run.quick else 569, kernel)
+        path, y = screening.epsilon_path(problem, 1e-3, Cs[0], 1e4), np.asarray(problem.y, float)
+        between = np.geomspace(Cs[0], 1e4, 20 if run.quick else 100)
         duals = np.asarray(jaxsvm.solve_path(problem, between, tol=1e-5).certificate.dual, float)
         worst = []
         for C, dual in zip(between, duals, strict=True):
@@ -392,22 +400,30 @@ def cost(run):
 
 
 def nothing(problem, fit, C_ref):
-    """A rule that fixes no sample: None would be IT where no kernel value is stored."""
+    """A rule that fixes no sample: None would be BT1 where no kernel value is stored."""
     none = np.zeros(problem.n, bool)
     return RULES["BT1"](problem, fit, C_ref)._replace(inactive=none, at_bound=none)
 
 
+def one_by_one(problem, Cs):
+    fits = [jaxsvm.fit(problem.at(Cs[0]))]
+    for C in Cs[1:]:
+        fits.append(jaxsvm.fit(problem.at(C), init=fits[-1].alpha * (C / Cs[len(fits) - 1])))
+    return fits[-1].alpha
+
+
 def unstored(run):
-    """E12: paths where no kernel value is stored, 6 values to 1.3 C and 6 to 100 C: no rule, BT1, the default (IT)."""
-    table, sets = {}, {"usps": 2000, "mushrooms": 2000, "magic": 2000}
-    for name, last in product(list(sets)[:1] if run.quick else sets, (1.3, 100.0)):
+    """E12: 15 values of C from 1 to 2 where no kernel value is stored: fits, a chain without a rule, with IT, BT1."""
+    table, sets, Cs = {}, {"usps": 4000, "magic": 4000}, np.geomspace(1, 2, 4 if run.quick else 15)
+    for name in list(sets)[:1] if run.quick else sets:
         problem, _ = hinge(*points(name, 400 if run.quick else sets[name]), "1/d", store=False)
-        go, rules = partial(jaxsvm.solve_path, problem, np.geomspace(1, last, 6)), (nothing, RULES["BT1"], None)
-        row = [timed(lambda go=go, rule=rule: go(screen=rule).alphas)[1] for rule in rules]
-        table[f"{name} {last:g}"] = row
-    faster = {key: row[0] / row[2] for key, row in table.items()}
-    told = f"seconds without/BT1/IT: {listed(table)}; without over IT, mean: {mean(faster):.1f}"
-    run.check("S5", run.quick or min(faster.values()) > 1, told)
+        chain = partial(jaxsvm.solve_path, problem, Cs)
+        table[name] = [timed(partial(one_by_one, problem, Cs))[1]]
+        for rule in (nothing, RULES["IT"], None):
+            table[name].append(timed(lambda chain=chain, rule=rule: chain(screen=rule).alphas)[1])
+    chains, rules = ({name: row[at] / row[3] for name, row in table.items()} for at in (0, 1))
+    told = f"seconds of fits one by one/a chain without a rule/with IT/with BT1, the default: {listed(table)}"
+    run.check("S5", run.quick or mean(chains) > 1.3 and 0.8 < mean(rules) < 2, told)
     return table
 
 

@@ -47,7 +47,7 @@ from jaxsvm.runtime.arrays import (
 )
 from jaxsvm.runtime.loops import host_drives, in_automatic_axes
 from jaxsvm.screening.reference import require_screenable, screenable
-from jaxsvm.screening.rules import Rule, intersection_test
+from jaxsvm.screening.rules import Rule, ball_test_1
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.contract import Solver, require_usable
 
@@ -233,7 +233,7 @@ def solve_path(
         tol: The relative duality gap to which each result is certified; a named solver keeps its own.
         screen: A rule such as `jaxsvm.screening.intersection_test`, which proves dual variables before a problem is
             solved: chains leave these samples out. Every result is certified on all samples; under tracing none is left
-            out. None: that one for a hinge of stored samples whose kernel values are not; else no rule.
+            out. None: `ball_test_1` for a hinge whose kernel values are not stored (few features apart), else no rule.
         lanes: Solve all values in one compiled call, as so many warm chains side by side, each through a fixed share of
             neighbouring values. Ctrl-C waits for the end of that call. None: one chain.
         key: A random key for solvers that draw.
@@ -344,7 +344,7 @@ def chain_link(problem: Parametric, solver: Solver, options: PathOptions, stop: 
     rule = options.screen
     if isinstance(solver, SMO) and options.solver is None:
         safe = problem.restricts and problem.equality is None and problem.gram.definite
-        rule = intersection_test if rule is None and safe and not problem.gram.stored else rule
+        rule = ball_test_1 if rule is None and safe and not problem.gram.stored else rule
         # A scaled point stays on an equality only if that is 0. If bounds differ by decades, carried sums keep the
         # rounding of values that come and go and are decades larger than what remains.
         box = cast(BoxForm, problem)
