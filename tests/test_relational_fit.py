@@ -542,6 +542,18 @@ def test_levels_that_add_up_to_the_constant_are_no_singular_system():
     assert fit.status == jaxsvm.Status.CONVERGED
 
 
+def test_a_category_that_decides_the_label_leaves_a_ramp():
+    """Most rows that a fit begins with lie at the margin: a ramp of width 0 took 40 evaluations and more."""
+    rng, n = np.random.default_rng(0), 5_000
+    level, key = rng.integers(0, 6, n), np.arange(2_500) % 125
+    label = np.where(rng.random(n) < 0.03, level >= 3, level < 3)
+    sales = {"key": rng.integers(0, 125, n), "kind": np.array(list("abcdef"))[level], "y": label.astype(int)}
+    shops = {"key": key, "area": rng.choice(["u", "v", "w"], 2_500), "z": rng.normal(size=2_500)}
+    join = relational.Join({"sales": sales, "shops": shops}, ("sales", "y"))
+    fit = relational.fit(join, 1e-4, engine="formed", scale="standard", max_steps=10)
+    assert fit.status == jaxsvm.Status.CONVERGED
+
+
 def test_a_fit_without_a_certificate_says_so():
     join = sales_clicks_visits((60, 30, 20), 3)
     with pytest.warns(jaxsvm.ConvergenceWarning, match="1 of 1 fits over a join ended as MAX_STEPS.*relational.design"):
