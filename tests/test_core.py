@@ -303,6 +303,7 @@ RUN = {
     ).worst,
     "sensitivities": lambda d: jaxsvm.coresets.sensitivity(points(d), signs(d), 1.0),
     "a stream": lambda d: STREAM.finalize(STREAM.update(STREAM.init(), points(d), signs(d))).weight,
+    "joined": lambda d: jaxsvm.coresets.join(jaxsvm.coresets.coreset(points(d), signs(d), 1.0, 20)).weight,
     "dynamic": lambda d: jaxsvm.coresets.DynamicCoreset(1.0, 20).insert(points(d), signs(d)),
     "a join": lambda d: jaxsvm.relational.fit(joined(), C=1e-2, scale="standard").coef,
     "a join's gradient": lambda d: jaxsvm.relational.pseudo_gradient(joined(), np.zeros(2), 1e-2).gradient,

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle_hinge import sensitivities
+from oracle_hinge import hinge_solution, sensitivities
 
+import jaxsvm
 from jaxsvm import coresets
 from jaxsvm.coresets.bounds import cells, gammas, partition
 from jaxsvm.coresets.construction import _construct
@@ -31,7 +32,7 @@ def problem(seed, n=40, d=2, mode="noisy", weighted=False):
 
 
 def objective(x, y, u, C, w, b):
-    return 0.5 * w @ w + C * (u @ np.maximum(0, 1 - y * (x @ w + b)))
+    return 0.5 * w @ w + C * (u * np.maximum(0, 1 - y * (x @ w + b))).sum()
 
 
 @functools.cache
@@ -382,6 +383,22 @@ def test_sizes():
             coresets.sample_size(**({"total": 10, "epsilon": 0.5, "delta": 0.05} | change))
 
 
+def test_an_error_in_place_of_a_size():
+    x, y, _ = problem(24, n=3000, d=2)
+    C, how = 1e-4, {"bound": "tight", "regulariser": "scaled"}
+    small = coresets.coreset(x, y, C, key=3, epsilon=0.4, delta=0.1, **how)
+    t = small.info["total"]
+    assert small.info["sampler"] == "independent" and len(small) < 1500
+    assert abs(small.info["m"] - t / 0.16 * (3 * np.log(t) + np.log(10))) < 2  # the theorem's formula
+    assert coresets.evaluate(small, (x, y)).worst < 0.4
+    with pytest.warns(UserWarning, match="all 300 points"):
+        assert coresets.evaluate(coresets.coreset(x[:300], y[:300], 1.0, epsilon=0.1), (x[:300], y[:300])).worst < 1e-9
+    cases = [({}, "m is None and epsilon is None"), ({"m": 50, "epsilon": 0.1}, "m is 50")]
+    for wrong, said in (*cases, ({"epsilon": 0.1, "bound": "printed"}, "printed"), ({"epsilon": 2.0}, "between 0 and")):
+        with pytest.raises(InputError, match=said):
+            coresets.coreset(x, y, C, **wrong)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -441,6 +458,56 @@ def test_seeds_of_sensitivities_are_keys():
     np.testing.assert_array_equal(seeded, coresets.sensitivity(x, y, 1.0, key=jax.random.key(3), clusters=np.int64(2)))
     with pytest.raises(InputError, match="key is 'a'"):
         coresets.sensitivity(x, y, 1.0, key="a")
+
+
+def test_the_default_partition_has_few_bounds_at_a_small_C():
+    """64 cells a class add up to 128 at least; bounds of coarser ones hold too, and with them the total is 6."""
+    x, y, _ = problem(25, n=2500, d=2)
+    total = coresets.sensitivity(x, y, 1e-5).sum()
+    assert total < 8 < 100 < coresets.sensitivity(x, y, 1e-5, clusters=64).sum()
+    few = problem(26, n=30)
+    for C in (1e-3, 1.0):
+        assert (sensitivities(few[0], few[1], C, few[2]) <= coresets.sensitivity(*few[:2], C) * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("bias", ["regularized", "none"])
+def test_a_coreset_serves_machines_of_another_bias(bias):
+    x, y, u = problem(27, n=400, d=2)
+    small = coresets.coreset(x, y, 1.0, 60, 0, clusters=2)
+    fit = small.fit(jaxsvm.InteriorPoint(tol=1e-8), bias=bias)
+    K = x @ x.T + (bias == "regularized")
+    w = np.asarray(fit.dual_coef) @ small.x
+    b = np.asarray(fit.dual_coef).sum() if bias == "regularized" else 0.0
+    F = objective(x, y, u, 1.0, w, b) + b * b / 2
+    assert -1e-9 < F / hinge_solution(K, y, 1.0).primal - 1 < 0.05
+
+
+def test_coresets_of_parts_are_joined_to_one_of_the_whole():
+    x, y, u = problem(28, n=600, d=2)
+    parts = [(x[:150], y[:150]), (x[150:], y[150:])]
+    small = [coresets.coreset(*part, 2.0, 50, 0, clusters=2, share=len(part[1]) / 600) for part in parts]
+    whole = coresets.join(*small)
+    assert (len(whole), whole.C, whole.info["n"], whole.info["share"]) == (100, 2.0, 600, 1.0)
+    best = hinge_solution(x @ x.T, y, 2.0, bias="free")
+    assert 0.5 * best.dual < whole.info["opt"] <= best.primal * (1 + 1e-9)
+    errors = []
+    for w1, w2, b in np.random.default_rng(0).normal(size=(50, 3)) * 3:
+        w, F, F_S = np.array([w1, w2]), [], []
+        for (a, s), c in zip(parts, small, strict=True):
+            rest = (len(s) / 600 - 1) * 0.5 * w @ w  # the part has its share of the regulariser
+            F.append(objective(a, s, 1.0, 2.0, w, b) + rest)
+            F_S.append(objective(c.x, c.y, c.weight, 2.0, w, b) + rest)
+        error = abs(objective(whole.x, whole.y, whole.weight, 2.0, w, b) / objective(x, y, u, 2.0, w, b) - 1)
+        errors.append(error - np.abs(np.divide(F_S, F) - 1).max())
+    assert max(errors) < 1e-12
+    with pytest.raises(InputError, match="shares of 2"):
+        coresets.join(*(coresets.coreset(*part, 2.0, 50, 0, clusters=2) for part in parts))
+    for other in (
+        coresets.coreset(*parts[0], 3.0, 50, 0, clusters=2, share=0.25),
+        coresets.Coreset(x, y, u, whole.info),
+    ):
+        with pytest.raises(InputError, match="alike are needed"):
+            coresets.join(other, small[1])
 
 
 @pytest.mark.parametrize("C", [0.0, -1.0, np.nan, np.inf])

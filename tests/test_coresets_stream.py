@@ -149,6 +149,14 @@ def test_the_weight_of_the_stream_need_not_be_known():
     assert coresets.evaluate(small, (x, y)).excess < 1
 
 
+def test_the_budget_of_a_tree():
+    """Eight chunks of 100: four levels with an eighth of epsilon each, sixteen nodes that may fail."""
+    stream = coresets.Stream(C=1.0, size=50, chunk=100)
+    asked = 20 / (0.2 / 8) ** 2 * (4 * np.log(20) + np.log(16 / 0.05))
+    assert stream.size_for(800, 0.2, 0.05, 20.0, 3) == int(np.ceil(asked))
+    assert stream.size_for(801, 0.2, 0.05, 20.0, 3) > asked
+
+
 def test_what_cannot_be_used_is_named():
     with pytest.raises(InputError, match="seen no point"):
         STREAM.finalize(STREAM.init(0))

@@ -4,8 +4,7 @@
     fit = small.fit()                                   # or any solver: small.problem()
     jaxsvm.coresets.evaluate(small, (x, y)).worst       # measured, at queries that are hard for it
 
-They serve data that do not fit into memory, come as a stream, change, or lie on several machines, and paths over C. For
-one linear SVM in memory, train on all of the data: that is as fast as making the coreset.
+They serve data that do not fit into memory, come as a stream, change, or lie on several machines, and paths over C.
 """
 
 from jaxsvm.coresets.bounds import sensitivity
@@ -13,7 +12,7 @@ from jaxsvm.coresets.construction import coreset
 from jaxsvm.coresets.dynamic import DynamicCoreset
 from jaxsvm.coresets.rows import of_rows
 from jaxsvm.coresets.sampling import sample_size
-from jaxsvm.coresets.stream import Stream, StreamState, load_coreset, save_coreset
+from jaxsvm.coresets.stream import Stream, StreamState, join, load_coreset, save_coreset
 from jaxsvm.coresets.summary import Coreset, Evaluation, evaluate
 
 __all__ = [
@@ -24,6 +23,7 @@ __all__ = [
     "StreamState",
     "coreset",
     "evaluate",
+    "join",
     "load_coreset",
     "of_rows",
     "sample_size",

@@ -12,9 +12,8 @@ of its cell, `U_C` the cell's weight and o a lower bound of the optimum,
     tight    B = D^2 / (4 alpha o) where D <= 2 alpha sqrt(2 o), else D sqrt(2 / o) - 2 alpha
     dir      B = min(tight, G), which uses where the optimum lies: points nearer to the margin than their mean count
 
-Any partition makes valid bounds if its means are the exact weighted ones, which `cells` computes; a good one makes them
-small. It is weighted k-means++ on `y x` (Arthur and Vassilvitskii 2007) and a few of Lloyd's steps, both classes at
-once. The paper seeds the same way and takes the seeds for centres, which its proof does not allow.
+Any partition makes valid bounds if its means are the exact weighted ones (the paper takes seeds for them, which its
+proof does not allow): here weighted k-means++ on `y x` (Arthur and Vassilvitskii 2007) and a few of Lloyd's steps.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Lemma 2; proofs, corrections and `dir`: docs/mathematics.md, "Coresets".
 """
@@ -33,7 +32,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.sampling import independent
 from jaxsvm.coresets.summary import as_data, as_key, centred, padded, room_for
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require
 from jaxsvm.points.rows import PointsLike, product
 from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers, zero_filled
 from jaxsvm.runtime.programs import Program
@@ -115,7 +114,7 @@ def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int, w: F
 
 
 LLOYD_STEPS = 3  # of the centres, from k-means++ seeds
-FEW_CELLS, MANY_CELLS, MANY_POINTS = 16, 64, 2000  # cells per class: the first below so many points, else the second
+FEW_CELLS, MANY_CELLS, MANY_POINTS = (1, 8, 16), (1, 8, 64), 2000  # the first below so many points
 BOUNDS = ("dir", "tight", "fixed", "printed")
 REGULARISERS = ("pinned", "scaled")
 
@@ -135,7 +134,7 @@ def sensitivity(
         sample_weight: Weights, `(n,)`, not negative.
         bound: "dir", "tight", "fixed", or "printed", which is the paper's and no bound.
         regulariser: "pinned" or "scaled": whether a point's cost has a share of `1/2 |w|^2`, as in the paper.
-        clusters: Cells per class, several for the smallest of several bounds; None: 16 or 64 by the number of points.
+        clusters: Cells per class, several for the least of several bounds; None: (1, 8, 64), or 16 below 2,000 points.
         labels: A partition to use instead, `(n,)` integers: no cell may hold both classes.
         key: A random key of the partitions, or a seed; None takes key 0.
 
@@ -214,10 +213,7 @@ def _tight(alpha: Array, D: Array, o: Array) -> Array:
 
 
 def _directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot) -> Array:
-    """Return the bound G of the module's docstring; `projection` is `<Delta, w~>`.
-
-    The optimum lies within `e = sqrt(2 gap)` of the pilot, since F is 1-strongly convex in w.
-    """
+    """Return the bound G; `projection` is `<Delta, w~>`, and the optimum lies within e of the pilot (convexity)."""
     e = jnp.sqrt(2 * jnp.maximum(at.primal - at.dual, 0))
     R = jnp.maximum(0, jnp.linalg.norm(at.w) - e) ** 2
     eta = projection + D * e - alpha * (2 * o + R)
@@ -227,12 +223,10 @@ def _directional(alpha: Array, D: Array, o: Array, projection: Array, at: Pilot)
 
 
 def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int, ...]:
-    """Return the cells per class of each partition; the default served 1,000 to 250,000 points well."""
-    if clusters is None:
-        return (FEW_CELLS if n < MANY_POINTS else MANY_CELLS,)
+    """Return the cells per class of each partition; the default serves 1,000 to 250,000 points, and any C, well."""
+    clusters = (FEW_CELLS if n < MANY_POINTS else MANY_CELLS) if clusters is None else clusters
     counts = tuple(clusters) if isinstance(clusters, tuple | list) else (clusters,)
-    if not counts:
-        raise InputError("clusters is empty: a number of cells per class, or several are needed.")
+    require(len(counts) > 0, "clusters is empty: a number of cells per class, or several are needed.")
     for count in counts:
         require_whole("clusters", count, 1)
     return tuple(min(int(k), room_for(n)) for k in counts)
@@ -241,8 +235,7 @@ def cluster_counts(clusters: int | tuple[int, ...] | None, n: int) -> tuple[int,
 def own_partition(labels: Any, y: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the cells of a given partition, `(n,)` int32, and their number; refuse one that mixes the classes."""
     codes = np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int32)
-    if codes.shape != y.shape:
-        raise InputError(f"labels has shape {codes.shape}: one cell a sample is needed, {y.shape}.")
+    require(codes.shape == y.shape, f"labels has shape {codes.shape}: one cell a sample is needed, {y.shape}.")
     most = int(codes.max()) + 1
     if (np.bincount(codes[y > 0], minlength=most) * np.bincount(codes[y < 0], minlength=most)).any():
         raise InputError("labels has a cell with points of both classes: partition each class for itself.")

@@ -6,16 +6,13 @@ Points are drawn by bounds on their sensitivities and weighted by the inverse of
 
     "independent"  Algorithm 1 of the paper: m independent draws with q = gamma / sum gamma.
     "systematic"   q = eta gamma / sum gamma + (1 - eta - kappa) s / sum s + kappa r / sum r; s is the largest share of
-                   the objective that a point has at some tens of queries, r its pull on the dual vector of the pilot
-                   (`sampling.py`). Systematic sampling along the cells of the partition: unbiased, no point twice. Any
-                   q >= eta gamma / t keeps the guarantee, with t / eta instead of t.
-    "mixture"      the same draw, with weights calibrated to known totals of all the points (`sampling.py`): a small
-                   part of the error, a bias of the order 1 / m.
+                   the objective that a point has at some tens of queries, r its pull on the pilot's dual vector.
+                   Systematic sampling along the cells: unbiased, no point twice. The guarantee has t / eta for t.
+    "mixture"      the same draw, with weights calibrated to known totals of all the points: a small part of the error,
+                   a bias of the order 1 / m.
 
-A coreset of so few points that they are separable says little about the points that were not drawn, and a machine
-trained on hard points fails on easy ones. With fewer than 10 points per feature "mixture" therefore draws by q and by
-mixtures of q with the uniform distribution, trains on each draw and keeps the one whose machine has the least F on all
-the data.
+Fewer than 10 points per feature are often separable, and a machine trained on hard points fails on easy ones. "mixture"
+then draws by mixtures of q with the uniform distribution too, and keeps the draw whose machine has the least F.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; corrections: docs/mathematics.md, "Coresets".
 """
@@ -32,11 +29,11 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.coresets import sampling
-from jaxsvm.coresets.bounds import BOUNDS, REGULARISERS, cluster_counts, smallest
+from jaxsvm.coresets.bounds import BOUNDS, REGULARISERS, cluster_counts, sensitivity, smallest
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.summary import Coreset, as_data, as_key, float_dtype, padded, require_costs, room_for
-from jaxsvm.errors import warn
+from jaxsvm.errors import InputError, require, warn
 from jaxsvm.numerics import precision, selection
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import require_one_of, require_positive, require_whole, transfers
@@ -87,9 +84,10 @@ class Proposal(NamedTuple):
 
 @transfers
 def coreset(
-    x: PointsLike, y: ArrayLike, C: float, m: int, key: Array | int = 0, sample_weight: ArrayLike | None = None,
-    sampler: str = "mixture", bound: str = "dir", *, regulariser: str = "pinned",
-    clusters: int | tuple[int, ...] | None = None,
+    x: PointsLike, y: ArrayLike, C: float, m: int | None = None, key: Array | int = 0,
+    sample_weight: ArrayLike | None = None, sampler: str = "mixture", bound: str = "dir", *,
+    regulariser: str = "pinned", clusters: int | tuple[int, ...] | None = None, epsilon: float | None = None,
+    delta: float = DELTA, share: float = 1.0,
 ) -> Coreset:  # fmt: skip
     """Make a coreset of m points for the linear hinge SVM with a free bias, at C and every smaller C.
 
@@ -99,18 +97,21 @@ def coreset(
         y: Signs in {-1, +1}, `(n,)`.
         C: The factor of the loss, positive (the paper's lambda): a coreset for C is one for every smaller C.
         m: Number of points, at least 2; ten times d is a good size. With "independent": draws, of which some coincide.
+            None: as many independent draws as `sample_size` asks for `epsilon`; all points if there are no more.
         key: A random key, or a seed.
         sample_weight: Weights, `(n,)`, not negative; 0: absent.
-        sampler: "mixture" (the default), "systematic" (the same without calibration: unbiased), or "independent":
-            the paper's, which the theory is about.
+        sampler: "mixture", "systematic" (without calibration: unbiased), or "independent", which the theory is about.
         bound: "dir", "tight", "fixed", or the paper's "printed", which is no bound.
         regulariser: The treatment of `1/2 |w|^2`: "pinned" keeps it; "scaled" (the paper's) multiplies it by V / U, the
             weights' sums on coreset and data.
-        clusters: Cells per class of the partition, or several for the least of several bounds.
+        clusters: Cells per class of the partition, or several for the least of several bounds; None: as `sensitivity`.
+        epsilon: In place of m: the relative error, in (0, 1), at all `(w, b)`, with probability 1 - `delta`.
+        delta: The probability of failure that `epsilon` allows.
+        share: Of the regulariser, if the points are a part of the data: that of the weight, say; the coreset is one
+            for C / share, and `join` makes one of the whole.
 
     Returns:
-        The coreset; fewer points than m if the data have fewer. It holds both classes if both have weight, except with
-        "independent", which may miss one.
+        The coreset. It holds both classes if both have weight, except with "independent", which may miss one.
 
     Raises:
         InputError: If an argument cannot be used or is traced.
@@ -118,13 +119,17 @@ def coreset(
     Warns:
         UserWarning: If the bounds add up to more than half of the points: few cannot stand for them at this C.
     """
-    plan = plan_of(m, sampler, bound, regulariser, clusters, np.size(y))
     require_positive("C", C)
-    dtype = float_dtype(x)
+    require_positive("share", share)
+    dtype, random, C = float_dtype(x), as_key(key), C / share
     x, y, u = as_data(x, y, sample_weight)
+    if m is None or epsilon is not None:
+        how = {"bound": bound, "regulariser": regulariser, "clusters": clusters}
+        m, sampler = _enough(random, x, y, u, C, m, epsilon, delta, how)
+    plan = plan_of(m, sampler, bound, regulariser, clusters, len(y))
     plan = plan._replace(choose=sampler == "mixture" and m < MEASURED.points_per_feature_for_one_draw * x.shape[1])
     with jax.enable_x64(True):
-        drawn = constructed(as_key(key), x, y, u, float(C), plan)
+        drawn = constructed(random, x, y, u, float(C), plan)
     real = drawn.weight > 0
     index, place = np.unique(drawn.rows[real], return_inverse=True)  # each point once, with its weights added
     weight = np.bincount(place, drawn.weight[real], len(index))
@@ -132,13 +137,26 @@ def coreset(
     info: dict[str, Any] = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler}
     info |= {"bound": bound, "C": C * U / V if regulariser == "scaled" else float(C), "change": change}
     info |= {"total": float(drawn.total), "opt": float(drawn.dual), "gap": float(drawn.primal - drawn.dual)}
-    info |= {"cells": int(drawn.cells), "share": 1.0, "U": U, "index": index, "notes": ()}
+    info |= {"cells": int(drawn.cells), "share": float(share), "U": U, "m": plan.m, "index": index}
     small = Coreset(x[index].astype(dtype), y[index], weight, info)
     info["epsilon"] = _epsilon(small, plan, float(drawn.uniform), int((u > 0).sum()))
     info["notes"] = notes_on(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
     for note in info["notes"]:
         warn(note)
     return small
+
+
+def _enough(
+    key: Array, x: Any, y: Any, u: Any, C: float, m: Any, epsilon: Any, delta: float, how: Any
+) -> tuple[int, str]:
+    """Return how many points have the error epsilon, and their sampler: independent draws, or all of the points."""
+    if m is not None or epsilon is None:
+        raise InputError(f"m is {m} and epsilon is {epsilon}: one of the two is needed.")
+    require(how["bound"] != "printed", "bound is 'printed', by which no number of draws has an error: take another.")
+    partitions = jax.random.split(jax.random.split(key)[0])[0]  # those of the construction
+    total = max(1.0, float(sensitivity(x, y, C, u, key=partitions, **how).sum()))
+    draws, present = sampling.sample_size(total, epsilon, delta, features=x.shape[1]), int((u > 0).sum())
+    return (draws, "independent") if draws < present else (max(present, 2), "systematic")
 
 
 def notes_on(small: Coreset, present: int, classes: int) -> tuple[str, ...]:
@@ -272,8 +290,7 @@ def choose(
 ) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""], Float[Array, ""]]:
     """Make several draws; return, as `draw` does, the one whose machine is best on all the points, and its s; pure.
 
-    With the share s of the uniform distribution the probabilities are at least 1 - s of the proposal's: each draw has
-    the guarantee with t / (eta (1 - s)) instead of t, and the draw that is kept has the weakest of them.
+    With the share s of the uniform distribution a draw has the guarantee with t / (eta (1 - s)) instead of t.
     """
     spread = u / jnp.maximum(u.sum(), jnp.finfo(u.dtype).tiny)
 

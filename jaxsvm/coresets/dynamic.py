@@ -1,11 +1,10 @@
 """A coreset of changing data: points come and go, at O(log n) reduces each.
 
 A balanced binary tree: each leaf holds up to `2 size` points as they are, each node a coreset of its two children (or
-their points, if they are no more than `size`). A change affects one leaf and the nodes above it. Points cannot be
-deleted from a coreset itself: it has no record of the points that it left out.
+their points, if they are no more than `size`). A change affects one leaf and the nodes above it.
 
 Shares of the regulariser refer to a bound W on the total weight, twice the weight at the last rebuild. If the weight
-exceeds W or falls below a quarter of it, all nodes are made again; many changes share this cost.
+exceeds W or falls below a quarter of it, all nodes are made again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.coresets.construction import node_plan
 from jaxsvm.coresets.stream import Node, as_coreset, joined, reduced
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require
 from jaxsvm.points.rows import PointsLike
 from jaxsvm.runtime.arrays import require_positive, require_whole, transfers
 
@@ -26,9 +25,8 @@ from jaxsvm.runtime.arrays import require_positive, require_whole, transfers
 class DynamicCoreset:
     """A coreset that follows its data.
 
-    Changes are recorded at once and computed by `coreset()`, each node once: a batch of changes costs less than the
-    same changes one by one. The same changes, followed by `coreset()` at the same times with the same key, give the
-    same coreset.
+    Changes are recorded at once and computed by `coreset()`, each node once. The same changes, followed by `coreset()`
+    at the same times with the same key, give the same coreset.
 
     Attributes:
         reduces: Reduces computed so far.
@@ -80,8 +78,7 @@ class DynamicCoreset:
         x, y, u = as_data(x, y, sample_weight)
         if not self._next:
             self._x = np.zeros((0, x.shape[1]))
-        if x.shape[1] != self._x.shape[1]:
-            raise InputError(f"x has {x.shape[1]} features, the data so far {self._x.shape[1]}: they must agree.")
+        require(x.shape[1] == (d := self._x.shape[1]), f"x has {x.shape[1]} features, not {d}, as the data so far.")
         while len(self._free) < len(y):
             self._grow()
         slots = np.asarray([self._free.pop() for _ in range(len(y))])
@@ -114,8 +111,7 @@ class DynamicCoreset:
             InputError: If there are none.
         """
         U = float(self._u.sum())
-        if not U > 0:
-            raise InputError("there are no points with weight: insert some first.")
+        require(U > 0, "there are no points with weight: insert some first.")
         if not self._bound / 4 <= U <= self._bound:  # all nodes anew, at twice the sum
             self._bound = 2 * U
             self._nodes.clear()

@@ -3,10 +3,9 @@
     min  1/2 |w|^2 + sum_i U_i max(0, 1 - y_i (x_i w + b)),        U_i = C u_i
 
 The steps of `jaxsvm.InteriorPoint` with Gondzio's corrections: O(n d^2) per step, 7 to 30 steps. The dual value is a
-lower bound of the optimum; sensitivities divide by it. This solver is a pure function of arrays for compiled merges and
-`vmap`: points of weight 0 are absent, and a single class is no error.
+lower bound of the optimum; sensitivities divide by it. Points of weight 0 are absent, and a single class is no error.
 
-Sources: Mehrotra 1992; Gondzio 1996 (centrality corrections: 54 steps instead of 80 on HTRU2, at half the time).
+Sources: Mehrotra 1992; Gondzio 1996.
 """
 
 from typing import NamedTuple

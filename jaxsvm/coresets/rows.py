@@ -9,11 +9,8 @@ Rows that fit are fetched, and `coreset` makes the coreset of them. Of more rows
 3. A pass adds up the bounds "dir" on sensitivities (`bounds.py`), t in all, and the totals of `sampling.py`.
 4. A pass draws each row by itself, with `pi = min(1, M (eta gamma / t + (1 - eta) u / U))`.
 
-Rows drawn have the weights `u / pi`, calibrated to the totals. They are far more than the points that `coreset` then
-makes of them, and so add little to the error. A row is drawn by its number and the key alone: where the rows lie, and
-who computes them again, does not matter.
-
-Source: the paper claims a distributed construction and gives none; derivation: docs/mathematics.md, "Coresets".
+Rows drawn have the weights `u / pi`, calibrated to the totals, and are far more than the points that `coreset` makes of
+them. A row is drawn by its number and the key alone, wherever it lies. Derivation: docs/mathematics.md, "Coresets".
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ from jaxsvm.designs.descent import Machine, Run
 from jaxsvm.designs.features import Mapped
 from jaxsvm.designs.fit import run_to_end, saved
 from jaxsvm.designs.losses import Evaluate, Spread
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require
 from jaxsvm.runtime.arrays import require_positive, transfers
 from jaxsvm.runtime.files import require_writable
 from jaxsvm.runtime.programs import Program
@@ -64,13 +61,12 @@ def of_rows(
         sampler: "mixture", "systematic" or "independent", see `coreset`.
         bound: "dir", "tight", "fixed" or "printed", see `coreset`.
         clusters: Cells per class, or several for the least of several bounds.
-        checkpoint: A file for the state of the pilot after each of its passes, as that of `designs.fit`; a run that
-            resumes ends with the same coreset. It is removed at the end.
+        checkpoint: A file for the state after each pass of the pilot, as that of `designs.fit`; removed at the end.
         callback: Called after each pass of the pilot with the number of passes and its relative gap, `(1,)`.
 
     Returns:
-        The coreset. `info["classes"]` are the labels of -1 and +1, `info["index"]` numbers of rows; of a design with
-        scaled columns (`designs.standardised`) `info["mean"]` and `info["scale"]` are those of the columns.
+        The coreset. `info["classes"]` are the labels of -1 and +1, `info["index"]` numbers of rows, `info["mean"]` and
+        `info["scale"]` those of the columns of `designs.standardised`.
 
     Raises:
         InputError: If an argument cannot be used, or no row has a weight.
@@ -87,8 +83,7 @@ def of_rows(
             weight, known = rows.weight, {}
         else:
             rows, weight, known = _drawn(design, C, m, jax.random.fold_in(key, 1), number, checkpoint, callback)
-    if not len(weight):
-        raise InputError("design: no row has a positive weight.")
+    require(len(weight) > 0, "design: no row has a positive weight.")
     y = np.where(rows.y == number, 1.0, -1.0)
     small = coreset(rows.x, y, C, m, key, weight, sampler, bound, clusters=clusters)
     index = (rows.first + np.arange(len(y)))[small.info["index"]]
@@ -109,8 +104,7 @@ def _rows_held(d: int, m: int) -> int:
 def _classes(design: Design, positive: Any) -> tuple[int, tuple[Any, Any]]:
     """Return the number of the class of +1, and the labels of -1 and +1."""
     present = list(design.classes or ())
-    if not present:
-        raise InputError("design has targets of regression: coresets are of two classes.")
+    require(bool(present), "design has targets of regression: coresets are of two classes.")
     index = 1 if positive is None and len(present) == 2 else None if positive is None else index_of(positive, present)
     if index is None:
         fault = f"has {len(present)} labels: two are needed, or positive= for +1"

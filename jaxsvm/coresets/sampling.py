@@ -1,20 +1,17 @@
 """Score points at queries, draw some with given probabilities, and calibrate their weights to totals of all the points.
 
-A bound on a sensitivity is loose by a large and uneven factor (15 to 30 on real sets). The largest share that a point
-has of the objective at some tens of queries `(w, b)`, plausible trained machines, is no bound, but close to the
-sensitivities that matter. Drawing by a mixture of both keeps the guarantee of the bounds, with their share.
+Bounds on sensitivities are loose by a large and uneven factor. The largest share of the objective that a point has at
+some tens of queries `(w, b)`, plausible machines, is no bound, but close to the sensitivities that matter.
 
 Systematic sampling (Madow 1949) takes a point wherever the running sum of the inclusion probabilities, along an
-ordering of the points, passes a whole number (from one random offset): unbiased, and neighbours are represented in
-proportion. The calibrated weights minimise
+ordering of the points, passes a whole number from a random offset. The calibrated weights minimise
 
     1/2 sum_i (v'_i - v_i)^2 / (v_i s_i) + 1/2 |A'v' - T|^2 / ridge,    v'_i in [v_i / 4, 4 v_i],    s = 1 - pi
 
-for the totals T of the classes' weights, of the loss at the pilot and of its dual vector `sum a_i y_i (x_i, 1)`. The
-dual problem is unconstrained and piecewise quadratic, with a variable a total: Newton's method solves it.
+for the totals T of the classes' weights, of the loss at the pilot and of its dual vector `sum a_i y_i (x_i, 1)`, by
+Newton's method on the dual, which is unconstrained, piecewise quadratic and has a variable a total.
 
-Sources: Deville and Särndal 1992 (calibration, their case 7: the truncated linear distance); Chambers 1996 (the ridge);
-docs/mathematics.md, "Coresets".
+Sources: Deville and Särndal 1992 (case 7); Chambers 1996 (the ridge); docs/mathematics.md, "Coresets".
 """
 
 import math
@@ -28,7 +25,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
-from jaxsvm.errors import InputError
+from jaxsvm.errors import require
 from jaxsvm.numerics import line_search, linear
 from jaxsvm.numerics.precision import matmul
 from jaxsvm.runtime.arrays import checked, require_positive, require_whole
@@ -59,14 +56,11 @@ def sample_size(
     """
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         require_positive(name, value)
-        if value >= 1:
-            raise InputError(f"{name} is {value}: a number between 0 and 1 is needed.")
+        require(value < 1, f"{name} is {value}: a number between 0 and 1 is needed.")
     require_positive("total", total)
     require_positive("constant", constant)
-    if total < 1:
-        raise InputError(f"total is {total}: bounds on sensitivities add up to at least 1.")
-    if (features is None) == (queries is None):
-        raise InputError("features and queries: one of the two is needed, for all queries or for a finite number.")
+    require(total >= 1, f"total is {total}: bounds on sensitivities add up to at least 1.")
+    require((features is None) != (queries is None), "features and queries: one is needed, for all queries or some.")
     require_whole("features" if queries is None else "queries", features if queries is None else queries, 1)
     if queries is not None:
         rate = (2 * (total - 1) + 2 * total * epsilon / 3) / epsilon**2
@@ -139,9 +133,8 @@ def calibrated(
 ) -> Array:  # fmt: skip
     """Return weights near v (0: absent) with `A'v'` near T, the totals over the data; pure.
 
-    s in [0, 1] limits how far each weight may move (0: not at all); `reach` is the mean of
-    `sum v s A^2` over all draws, the squared scales of the totals: a draw that misses the few points a total rests on
-    can hardly move that total, and measured by the draw alone, the missing part would justify any change of weights.
+    s in [0, 1] limits how far each weight may move (0: not at all); `reach` is the mean of `sum v s A^2` over all
+    draws, the squared scales of the totals: by one draw's scale, points that it misses would justify any change.
     """
     spread = jnp.sqrt(reach)
     scale = jnp.where(spread > 0, 1 / jnp.where(spread > 0, spread, 1), 0)  # drop totals that every draw meets
@@ -225,8 +218,7 @@ def scores(
     """Return the largest share of F that each point has at the queries of `pool`, `(n,)`; pure.
 
     A far point is in every large subset and has no loss at their solutions: only small ones leave it out. These are
-    poor machines, so only points that dominate the objective there count (otherwise the error on HTRU2 is 1.6 times as
-    large).
+    poor machines, so only points that dominate the objective there count.
     """
     h = hinges(x, y, queries)
     F = objectives(queries, h, u, C) + floor
@@ -241,8 +233,7 @@ def scores(
 def pulls(x: Array, u: Array, share: Array) -> Float[Array, " n"]:
     """Return the pull `u a |z|` of each point on the pilot's dual vector, in the metric of `sum u a z z'`; pure.
 
-    Here `z = (x, 1)`, and a is the share of each dual variable in its box. Probabilities proportional to the pull
-    estimate that vector with the least variance in this metric.
+    Here `z = (x, 1)`, and a is the share of each dual variable in its box.
     """
     z = jnp.concatenate([x, jnp.ones((x.shape[0], 1), x.dtype)], axis=1)
     one = jnp.eye(z.shape[1], dtype=x.dtype)

@@ -1,8 +1,7 @@
 """Coresets of streams: merge and reduce in bounded memory.
 
-Points gather in a buffer. A full buffer is reduced to a coreset, and two coresets of the same level are joined and
-reduced to one of the next level, as in a binary counter: after n points there are log2(n / chunk) coresets at most. The
-result joins all coresets with the points that are in the buffer.
+A full buffer is reduced to a coreset, and two coresets of one level are joined and reduced to one of the next, as in a
+binary counter: log2(n / chunk) coresets at most. The result joins all of them with the points that are in the buffer.
 
     stream = Stream(C=1.0, size=1000, total_weight=20e6)
     state = stream.init(key)
@@ -10,13 +9,11 @@ result joins all coresets with the points that are in the buffer.
         state = stream.update(state, x, y)
     small = stream.finalize(state)
 
-Each node of the tree has its share `rho_Q = U(Q) / W` of the regulariser, and is a problem with `C / rho` and the whole
-of it: with C alone, as in the paper, J parts together may be off by J epsilon / 2 |w|^2. Shares add up when parts are
-joined, and parts of error epsilon join to a whole of error epsilon; a coreset of error e2 of one of error e1 has at
-most (1 + e1) (1 + e2) - 1.
+Each node has its share `rho = U(Q) / W` of the regulariser, and is a problem with `C / rho` and the whole of it. Shares
+add up when parts are joined, which adds no error; a coreset of error e2 of one of error e1 has at most
+(1 + e1) (1 + e2) - 1.
 
-Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 2, corrected: shares, and the coresets left at the end are
-joined, whatever the number of chunks is.
+Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 2, corrected: docs/papers/coresets.md, "Errata".
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction import Plan, constructed, node_plan
-from jaxsvm.coresets.measured import MEASURED
+from jaxsvm.coresets.sampling import sample_size
 from jaxsvm.coresets.summary import OF_PARTS, Coreset, as_data, as_key, float_dtype, solved
 from jaxsvm.designs.fit import read_arrays
 from jaxsvm.errors import DataError, InputError, require
@@ -51,8 +48,7 @@ class Node(NamedTuple):
     weight: np.ndarray  # weights, `(k,)`
     share: Any  # of the regulariser, `()`
     original: Any = np.bool_(True)  # whether the points are the data's own, `()`
-    # A lower bound of the optimum of `share 1/2 |w|^2 + C sum u h` over the part's original points, `()`: dual values
-    # of coresets prove nothing about the data
+    # A lower bound of the optimum of `share 1/2 |w|^2 + C sum u h` over the part's original points, `()`
     lower: Any = np.float64(0)
 
     def cut(self, first: int, last: int | None) -> Node:
@@ -73,10 +69,7 @@ def joined(*parts: Node) -> Node:
 
 
 def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float) -> Node:
-    """Make a coreset of `plan.m` points, or fewer if there are fewer.
-
-    C is the factor of the loss of the whole, `floor` a lower bound of its optimum, for parts of one class (0: none).
-    """
+    """Make a coreset of `plan.m` points at most; C and `floor`, a lower bound of the optimum or 0, are of the whole."""
     with jax.enable_x64(True):
         drawn = constructed(key, *part[:3], C / float(part.share), plan, floor)
     real = drawn.weight > 0
@@ -88,7 +81,7 @@ def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float) -> Node:
 def bounded(part: Node, C: float) -> Node:
     """Return a part of original points with its lower bound."""
     with jax.enable_x64(True):
-        at = solved(*part[:3], C / float(part.share), MEASURED.rough_gap)
+        at = solved(*part[:3], C / float(part.share))
     return part._replace(lower=np.float64(part.share * at.dual))
 
 
@@ -98,6 +91,28 @@ def as_coreset(part: Node, C: float, dtype: Any, info: dict[str, Any]) -> Corese
     known = {"epsilon": 0.0, "change": 0.0, "notes": ()} if part.original else {"epsilon": np.inf, "notes": (OF_PARTS,)}
     info = {"C": C, "C_data": C, "regulariser": "pinned", "share": float(part.share), "opt": part.opt} | known | info
     return Coreset(part.x[real].astype(dtype), part.y[real], part.weight[real], info)
+
+
+@transfers
+def join(*parts: Coreset) -> Coreset:
+    """Join coresets of parts of the data, made by `coreset(..., share=)`; the largest of their errors is the error.
+
+    Raises:
+        InputError: If they are not pinned ones by `coreset`, of the same C and d, or their shares add up to over 1.
+    """
+    made = [part.info["regulariser"] if "cells" in part.info else "of parts" for part in parts]
+    Cs, ds = [part.info["C_data"] * part.info["share"] for part in parts], [part.x.shape[1] for part in parts]
+    same = {*made} == {"pinned"} and len({*ds}) == 1 and np.allclose(Cs, Cs[:1], 1e-9, 0)
+    require(same, f"parts are {made[:4]}, of C {Cs[:4]} and d {ds[:4]}: pinned ones of `coreset` and alike are needed.")
+    shares = sum(part.info["share"] for part in parts)
+    require(shares < 1 + 1e-6, f"parts have shares of {shares:.6g}: at most 1 in all; pass each share= to `coreset`.")
+    nodes = []
+    for part in parts:
+        x, share = np.asarray(part.x, float), part.info["share"]
+        nodes.append(Node(x, part.y, part.weight, share, np.bool_(False), share * part.info["opt"]))
+    info = {name: sum(part.info[name] for part in parts) for name in ("n", "U")}
+    info |= {"sampler": parts[0].info["sampler"], "bound": parts[0].info["bound"]}
+    return as_coreset(joined(*nodes), Cs[0], np.result_type(*(part.x.dtype for part in parts)), info)
 
 
 @checked
@@ -126,10 +141,8 @@ def load_coreset(path: str | os.PathLike[str]) -> Coreset:
         raise DataError(f"{os.fspath(path)}: no coreset: its keys are {', '.join(stored)}.")
     info = json.loads(str(stored["info"]))
     if "kernel" in info:
-        raise DataError(
-            f"{os.fspath(path)}: a coreset of a machine with {info['kernel']}, by an older version: make it again, of "
-            "the kernel's features (`jaxsvm.gram(kernel, x, rank=rank).design`)."
-        )
+        fault = f"a coreset of a machine with {info['kernel']}, by an older version: make it of the kernel's features"
+        raise DataError(f"{os.fspath(path)}: {fault} (`jaxsvm.gram(kernel, x, rank=rank).design`).")
     return Coreset(stored["X"], stored["y"].astype(float), stored["weight"], info)
 
 
@@ -179,8 +192,7 @@ class StreamState:
         """Read the state that `save` wrote, bit for bit.
 
         Raises:
-            DataError: If the file is something else, is cut short, or holds what no stream can hold: NaN, negative
-                weights, labels other than -1 and +1.
+            DataError: If the file is something else, is cut short, or holds what no stream can hold.
         """
         stored = read_arrays(path, "state of a stream")
         try:
@@ -217,11 +229,9 @@ class Stream:
     Attributes:
         C: The factor of the loss, positive: the coreset serves every smaller C too.
         size: Points of each node's coreset, at least 2.
-        chunk: Points of the buffer, at least `2 size`; None: `8 size`, which loses half as much as `2 size`, in less
-            time.
+        chunk: Points of the buffer, at least `2 size`; None: `8 size`, which loses half as much in less time.
         total_weight: The weight of the whole stream, or an upper bound; None: not known. Then each chunk takes the next
-            power of two of the weight so far, the shares may add up to more than 1 (`info["share"]`: the number of
-            times that the stream's length doubled, at most), and the guarantee is for `max(1, share) epsilon`.
+            power of two of the weight so far, and the guarantee is for `max(1, share) epsilon` (`info["share"]`).
         sampler: "mixture", "systematic" or "independent", see `coreset`.
         bound: "dir", "tight", "fixed" or "printed", see `coreset`.
         clusters: Cells per class, or several for the least of several bounds.
@@ -264,8 +274,7 @@ class Stream:
             sample_weight: Weights, `(k,)`.
 
         Raises:
-            InputError: If points cannot be used, have another d than the first ones, or have so many features that the
-                dense buffer takes too much memory.
+            InputError: If points cannot be used, have another d than the first ones, or so many that memory is short.
         """
         rows: Any = x
         if not np.size(y) and np.shape(rows)[:1] == (0,):
@@ -276,8 +285,7 @@ class Stream:
         what, instead = f"x has {d} features, of which a chunk's {capacity} points", "take a smaller `chunk` or `size`"
         require_memory(capacity * d * 8, what, f"{instead}, or fewer features", SIZES.bytes_to_store)
         if state.rest is not None:
-            if d != state.rest.x.shape[1]:
-                raise InputError(f"x has {d} features, the stream {state.rest.x.shape[1]}: they must agree.")
+            require(d == (own := state.rest.x.shape[1]), f"x has {d} features, the stream {own}: they must agree.")
             held = joined(state.rest, held)
         full = len(held.y) // capacity * capacity
         for first in range(0, full, capacity):
@@ -306,6 +314,17 @@ class Stream:
         info = {"n": state.rows, "U": weight, "sampler": self.sampler, "bound": self.bound}
         info |= {"chunks": state.chunks, "opt": max(state.opt, whole.opt)}
         return as_coreset(whole, self.C, state.dtype, info)
+
+    def size_for(self, n: int, epsilon: float, delta: float, total: float, features: int) -> int:
+        """Return the points of a node with which n points, in such chunks, have the error epsilon at all `(w, b)`.
+
+        Each of h levels may be off by epsilon / 2h, and each node may fail with delta over their number. `total` is the
+        sum of the bounds, which is for a chunk about what it is for all (`info["total"]` of its coreset).
+        """
+        require_whole("n", n, 1)
+        chunks = math.ceil(n / (self.chunk or 8 * self.size))
+        levels = math.ceil(math.log2(chunks)) + 1
+        return sample_size(total, epsilon / (2 * levels), delta / (2 * chunks), features=features)
 
     def _plan(self, m: int) -> Plan:
         return node_plan(m, self.sampler, self.bound, self.clusters)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.coresets.measured import MEASURED
 from jaxsvm.coresets.pilot import Pilot, solve
 from jaxsvm.coresets.sampling import LEAST_POINTS, hinges, objectives
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError, is_concrete, require
 from jaxsvm.gram.build import gram
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.kernels import Linear
@@ -55,14 +55,12 @@ class Coreset:
         info: How it was made: `C` (to be used in a fit), `C_data` (of the objective that it stands for; also any
             smaller one), `total` (the sum of the sensitivity bounds), `opt` (a lower bound of the optimum), `gap`,
             `cells`, `share` (of the regulariser: 1 but for parts), `regulariser`, `sampler`, `bound`, `n`, `U`
-            (points and weight that it stands for), `index` (rows of the points, if they came from one array),
-            `change` (the largest relative change of a weight by calibration). `coreset` adds `epsilon` (the relative
-            error that one query, fixed before the draw, exceeds with probability 0.05 at most: Bernstein's inequality
-            for independent draws, plus the change by calibration; often above 1, where it promises nothing, and far
-            above what `evaluate` measures; the inequality is proven for "independent" draws only, and infinite means
-            that no error below 1 is known) and `notes` (warnings). Of parts (streams, `DynamicCoreset`)
-            `total`, `gap`, `cells` and `index` are missing; there, and of more rows of a design than were fetched
-            (`of_rows`), `epsilon` is infinite.
+            (points and weight that it stands for), `m` (draws), `index` (rows, if its points came from one array),
+            `change` (the largest relative change of a weight by calibration), `notes` (warnings) and `epsilon` (the
+            relative error that one query, fixed before the draw, exceeds with probability 0.05 at most: Bernstein's
+            inequality, proven for "independent" draws, plus the change by calibration; far above what `evaluate`
+            measures, and infinite where no error below 1 is known). Of parts (streams, `DynamicCoreset`, `join`)
+            `total`, `gap`, `cells` and `index` are missing.
     """
 
     x: np.ndarray
@@ -82,11 +80,12 @@ class Coreset:
         return in_a_line(self, C=self.C)
 
     @transfers
-    def problem(self, C: float | None = None) -> BoxProblem:
-        """Return the weighted hinge problem with a free bias.
+    def problem(self, C: float | None = None, bias: str = "free") -> BoxProblem:
+        """Return the weighted hinge problem.
 
         Args:
             C: In the data's terms, at most `info["C_data"]` for the guarantee; None: that value.
+            bias: As in `hinge_problem`; the error holds with any term added to F that is not negative, as b^2 / 2.
 
         Raises:
             InputError: If all points are of one class.
@@ -97,15 +96,15 @@ class Coreset:
                 "the data have both, take a larger m, or another sampler than 'independent', which draws either or not."
             )
         points = gram(Linear(), self.x)
-        return hinge_problem(points, self.y, self._scaled(C), bias="free", sample_weight=self.weight)
+        return hinge_problem(points, self.y, self._scaled(C), bias=bias, sample_weight=self.weight)
 
     @transfers
-    def fit(self, solver: Solver | None = None, C: float | None = None) -> Fit:
-        """Fit the coreset by a solver; None: by `InteriorPoint`.
+    def fit(self, solver: Solver | None = None, C: float | None = None, bias: str = "free") -> Fit:
+        """Fit the coreset by a solver; None: by `InteriorPoint`. C and bias are those of `problem`.
 
         The certificate is that of the problem on these points. Of the data `info["opt"]` bounds the optimum from below.
         """
-        problem = self.problem(C)
+        problem = self.problem(C, bias)
         if solver is None:
             solver = InteriorPoint(tol=1e-8 if problem.gram.dtype == np.float64 else 1e-6)
         return CoresetFit(**vars(fit(problem, solver)))
@@ -127,7 +126,7 @@ def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1
     return w, float(b)
 
 
-def solved(x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, tol: float) -> Any:
+def solved(x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, tol: float = MEASURED.rough_gap) -> Any:
     """Return the `Pilot` of a problem, on the host, inside `jax.enable_x64`."""
     require_costs(C, u)
     return jax.device_get(_solution(*padded(x, y, u), float(C), tol))
@@ -140,13 +139,8 @@ def _solution(x: Array, y: Array, u: Array, C: Any, tol: Any) -> Pilot:
 
 
 def as_data(x: Any, y: Any, sample_weight: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return points `(n, d)`, signs and weights `(n,)`, float64 of NumPy.
-
-    Refused are traced arrays, what `as_points`, `checked_signs` and `checked_weights` refuse, and sparse points that
-    are too wide to be made dense.
-    """
-    if not is_concrete(x, y, sample_weight):
-        raise InputError("x, y or sample_weight is being traced: coresets are made outside jit.")
+    """Return points `(n, d)`, signs and weights `(n,)`, float64 of NumPy; refuse what is traced, or no such data."""
+    require(is_concrete(x, y, sample_weight), "x, y or sample_weight is being traced: coresets are made outside jit.")
     x, y = _dense(x), np.asarray(y)
     y = np.asarray(y.tolist()) if y.dtype.kind == "O" else y  # of data frames
     weight = np.ones(np.shape(y)) if sample_weight is None else _numbers("sample_weight", sample_weight)
@@ -185,14 +179,11 @@ def float_dtype(x: Any) -> Any:
 @transfers
 def as_key(key: Any) -> Array:
     """Return a random key from a key or a seed; refuse a traced one, for which the number of points is not known."""
-    if not is_concrete(key):
-        raise InputError("key is being traced: make coresets outside jit and vmap, one for each key in a loop.")
+    require(is_concrete(key), "key is being traced: make coresets outside jit and vmap, one for each key in a loop.")
     if isinstance(key, int | np.integer):
-        if not -(2**63) <= key < 2**63:
-            raise InputError(f"key is {key}: a seed of 64 bits is needed.")
+        require(-(2**63) <= int(key) < 2**63, f"key is {key}: a seed of 64 bits is needed.")
         return jax.random.key(int(key))
-    if not isinstance(key, jax.Array):
-        raise InputError(f"key is {key!r}: a random key (jax.random.key) or a whole number is needed.")
+    require(isinstance(key, jax.Array), f"key is {key!r}: a random key (jax.random.key) or a whole number is needed.")
     return jax.random.wrap_key_data(key) if key.dtype == np.uint32 else key
 
 
@@ -201,8 +192,7 @@ def require_costs(C: Any, u: np.ndarray) -> None:
     require_positive("C", C)
     with np.errstate(over="ignore"):
         costs = float(C) * float(u.sum())
-    if not costs < 1e150:
-        raise InputError(f"C is {C:.3g}, {costs:.3g} with all weights: at most 1e150 can be computed with; scale them.")
+    require(costs < 1e150, f"C is {C:.3g}, with all weights {costs:.3g}: at most 1e150 is possible; scale them.")
 
 
 def centred(x: Array, u: Array) -> Array:
@@ -252,8 +242,8 @@ def evaluate(
 ) -> Evaluation:
     """Measure a coreset against the data that it stands for, at queries chosen to be hard for it.
 
-    Random directions alone say little. The largest errors are at multiples of the optimum, at biases alone, at machines
-    trained on a few points or for another C, and at the end of some steps that climb the error itself.
+    They are multiples of the optimum, biases alone, machines of a few points or of another C, random directions, and
+    the ends of some steps that climb the error itself.
 
     Args:
         coreset: From `jaxsvm.coresets`.
@@ -267,11 +257,10 @@ def evaluate(
     Raises:
         InputError: If an argument cannot be used.
     """
-    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-        raise InputError("data: a tuple (x, y) or (x, y, sample_weight) is needed.")
+    require(isinstance(data, tuple | list) and len(data) in (2, 3), "data: (x, y) or (x, y, sample_weight) is needed.")
     x, y, u = as_data(*data)
-    if coreset.x.shape[1] != x.shape[1]:
-        raise InputError(f"data has {x.shape[1]} features and the coreset {coreset.x.shape[1]}: they must agree.")
+    d, own = x.shape[1], coreset.x.shape[1]
+    require(own == d, f"data has {d} features and the coreset {own}: they must agree.")
     cost: Any = coreset.info["C_data"] if C is None else C
     require_positive("C", cost)
     x_s, y_s, v = as_data(coreset.x, coreset.y, coreset.weight)
