@@ -24,6 +24,7 @@ from jaxsvm import estimators, kernels
 from jaxsvm.estimators import machines
 from jaxsvm.loop import driver as loop
 from jaxsvm.loop import many
+from jaxsvm.loop.interruption import Interruption
 
 X, Y = load_iris(return_X_y=True)
 X2, Y2 = X[Y > 0], Y[Y > 0]
@@ -168,20 +169,17 @@ def test_a_chosen_c_is_the_best_of_the_folds():
 
 
 def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
-    """With and without an equality, with absent samples."""
-    from jaxsvm.estimators.kernel_values import kernel_values
-
-    values = kernel_values("rbf", 0.5, 0.0, 3, X2)
-    K, y, Cs = values.between(X2, X2), np.where(Y2 == 1, 1.0, -1.0), np.geomspace(0.01, 1e3, 6)
-    rows = np.arange(len(y)) % 5 != 0
-    with jax.enable_x64(True):
-        for bias in ("free", "regularized", "none"):
-            (found,) = many.solve_chains(values.stored(K), [many.hinge_data(y, rows * 1.0, bias)], Cs, 1e-6)
-            assert found.gap.max() <= 1e-6 and (found.coef[:, ~rows] == 0).all()
-            for place, C in enumerate(Cs):
-                one = estimators.SVC(C=C, gamma=0.5, bias=bias, tol=1e-7).fit(X2[rows], Y2[rows])
-                decisions = K @ found.coef[place] + found.bias[place]
-                np.testing.assert_allclose(-decisions, one.decision_function(X2), atol=0.02)
+    """With and without an equality, with absent samples, with values above which no sample is at its bound."""
+    y, Cs, rows = np.where(Y2 == 1, 1.0, -1.0), np.geomspace(0.01, 1e5, 20)[::-1], np.arange(len(Y2)) % 5 != 0
+    for bias in ("free", "regularized", "none"):
+        problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), X2), y, bias=bias)
+        weights = np.stack([rows, ~rows, 0 * rows + 2]).astype(problem.dtype)
+        found = jaxsvm.check(many.chains_whole(problem, weights, Cs, 1e-4, Interruption()))
+        assert found.alpha.shape == (3, 20, len(y)) and (found.alpha[0][:, ~rows] == 0).all()
+        for place in (0, 7, 15):
+            one = estimators.SVC(C=Cs[place], gamma=0.5, bias=bias, tol=1e-7).fit(X2[rows], Y2[rows])
+            decisions = found.margins[0, place] * y
+            np.testing.assert_allclose(-decisions, one.decision_function(X2), atol=0.03)
 
 
 def test_a_class_that_a_fold_lacks_is_never_told():
@@ -194,7 +192,7 @@ def test_a_class_that_a_fold_lacks_is_never_told():
 @pytest.mark.slow
 def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
     reference = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
-    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, samples_of_one_block=0))
+    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, samples_at_once=0))
     path = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
     assert path.largest_gap_.max() <= 1e-3
     np.testing.assert_allclose(path.mean_score_, reference.mean_score_, atol=0.01)
@@ -593,7 +591,7 @@ def test_a_verbose_estimator_says_how_each_problem_ended(name, capsys):
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("SVCPath", {}, ["6 of 6 chains of the folds, ", "3 of 3 problems: CONVERGED, relative gap "]),
+        ("SVCPath", {}, ["12 of 12 fits of the folds, ", "3 of 3 problems: CONVERGED, relative gap "]),
         (
             "SVCPath",
             {"loss": "squared_hinge"},

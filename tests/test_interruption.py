@@ -32,6 +32,7 @@ from jaxsvm.estimators import SVC, SVR, NuSVC, SVCPath
 from jaxsvm.kernels import RBF
 from jaxsvm.loop import bursts, many
 from jaxsvm.loop.interruption import Interruption, run_passes, unless, until_halt, watching, workers
+from jaxsvm.path import carried_chain
 
 HERE = Path(__file__).resolve().parent
 SECONDS = float(os.environ.get("JAXSVM_TEST_SECONDS", "1"))
@@ -215,9 +216,9 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     assert pipeline[-1].fit_status_ == 1 and pipeline.predict(x).shape == (n,)
 
 
-@pytest.mark.parametrize("program", ["_chain", "_solved", "_burst"])
+@pytest.mark.parametrize("program", ["_chain", "joined", "_burst"])
 def test_folds_of_an_estimator_keep_their_scores(program, monkeypatch):
-    """By whole chains, by values of one, and of the squared hinge: a score is that of the whole run, or NaN."""
+    """By chains, by values of carried ones, and of the squared hinge: a score is that of the whole run, or NaN."""
     x, y = interrupted.X[:80], interrupted.Y[:80]
     options = {
         "Cs": [0.1, 1.0, 10.0],
@@ -225,11 +226,10 @@ def test_folds_of_an_estimator_keep_their_scores(program, monkeypatch):
         "cv": 4,
         "loss": "squared_hinge" if program == "_burst" else "hinge",
     }
-    if program == "_solved":
-        small = dataclasses.replace(many.MEASURED, samples_of_one_block=16)
-        monkeypatch.setattr(many, "MEASURED", small)
+    if program == "joined":
+        monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, samples_at_once=16))
     whole, part, calls = SVCPath(**options).fit(x, y), SVCPath(**options), []
-    module = bursts if program == "_burst" else many
+    module = {"_burst": bursts, "_chain": many, "joined": carried_chain}[program]
     real = getattr(module, program)
 
     def pressed(*arguments):

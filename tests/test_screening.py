@@ -584,7 +584,7 @@ def test_chains_carry_no_products_where_bounds_differ_by_decades(monkeypatch):
     """`box_problem` has no weights: its bounds are looked at."""
     from jaxsvm.path import solve
 
-    monkeypatch.setattr(solve, "CarriedChain", None)  # whoever takes it fails
+    monkeypatch.setattr(solve.CarriedChain, "__init__", None)  # whoever makes one fails
     upper = np.where(np.arange(N) < 3, 1e-6, 1.0)
     problem = jaxsvm.box_problem(GRAMS["rbf"], np.ones(N), upper, y=samples.data()[1])
     assert list(jaxsvm.solve_path(problem, [1.0], tol=1e-3).status.name) == ["CONVERGED"]

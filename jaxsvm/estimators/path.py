@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -16,14 +15,14 @@ from sklearn.model_selection import check_cv
 from jaxsvm.errors import warn
 from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
-from jaxsvm.estimators.machines import Machine, Progress, one_thread, weighted_problem
+from jaxsvm.estimators.machines import Machine, Progress, class_slices, one_thread, weighted_problem
 from jaxsvm.loop.interruption import watching
-from jaxsvm.loop.many import Chain, hinge_data, padded_size, solve_chains, solve_many
+from jaxsvm.loop.many import padded_size, solve_many
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.model_selection.cross_validation import C_grid, Scores, cross_validate
+from jaxsvm.model_selection.cross_validation import C_grid, Scores
 from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.machines import votes
-from jaxsvm.path.solve import checked_values
+from jaxsvm.path.solve import PathOptions, checked_values, solve_parts
 from jaxsvm.problems.arguments import require_costs
 
 
@@ -83,7 +82,7 @@ class SVCPath(KernelClassifier):
         totals = np.array([fold.test @ np.maximum(self._weight, 0) for fold in masks])
         with jax.enable_x64(True), watching() as stop:
             correct_of = self._correct_by_pairs if self.loss == "hinge" else self._correct_against_rest
-            correct = correct_of(data, codes, weight, folds)
+            correct = correct_of(data, codes, np.maximum(weight, 0), folds, stop)
         self.scores_ = np.array([correct[:, test] @ self._weight[self._order][test] for _, test in folds])
         self.scores_ /= totals[:, None]
         scores = Scores(self.Cs_, self.scores_)
@@ -93,7 +92,7 @@ class SVCPath(KernelClassifier):
             known = f"{np.isfinite(self.scores_).sum()} of {self.scores_.size} scores of folds"
             raise KeyboardInterrupt(f"scores_ has {known}, and C_ the best C of these; no machine is trained.")
         failed = ~(self.largest_gap_ <= self.tol)  # NaN too
-        if failed.any() and self.loss == "hinge":  # of its square `cross_validate` has said it
+        if failed.any():
             warn(
                 f"{failed.sum()} of {failed.size} fits of folds are not certified, with a relative duality gap of up "
                 f"to {self.largest_gap_.max():.3g} (tol {self.tol:.3g}). Consider scaling the data, smaller values of "
@@ -102,83 +101,81 @@ class SVCPath(KernelClassifier):
             )
         return super()._trained(data, [machine._replace(upper=self.C_ * machine.upper) for machine in machines])
 
-    def _correct_by_pairs(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
-        """Return which left-out samples are correct at each C, by chains of all pairs on parts of one kernel matrix."""
+    def _correct_by_pairs(
+        self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any, stop: Any
+    ) -> np.ndarray:
+        """Return which left-out samples are correct at each C, by folds of all pairs on parts of one kernel matrix."""
         Cs: Any = self.Cs
         self.Cs_ = np.sort(np.asarray(Cs, float)) if np.ndim(Cs) else np.geomspace(1e-2, 1e3, Cs)
-        c, k = len(self.Cs_), len(self.classes_)
+        c, k, places = len(self.Cs_), len(self.classes_), np.array(self._places)
         for C in (self.Cs_[0], self.Cs_[-1]):
             require_costs(C, weight, np.float64)
         K = data.values.between(data.x, data.x) if data.K is None else data.K
+        trains = np.array([np.isin(np.arange(len(codes)), train) for train, _ in folds]) & (weight > 0)
+        # Whether a fold trains on the first and on the second class of each pair, `(folds, pairs, 2)`.
+        known = np.stack([trains[:, codes == code].any(axis=1) for code in range(k)], axis=1)[:, places]
+        rows, classes = [np.flatnonzero(np.isin(codes, place)) for place in places], class_slices(codes, k)
+        options = self._options(int(known.all(axis=2).sum()) * c)
 
-        trains = np.array([np.isin(np.arange(len(codes)), train) for train, _ in folds])
-        told_by = np.array([[np.isin(place, codes[train]) for place in self._places] for train, _ in folds])
-        tasks: list[tuple[int, list[int], np.ndarray]] = []
-        for pair, place in enumerate(self._places):
-            present = np.flatnonzero(told_by[:, pair].all(axis=1)).tolist()
-            # From 10 pairs on there are enough for every thread, and the folds of a pair share its kernel values.
-            for some in [present] if len(self._places) >= 10 and present else [[fold] for fold in present]:
-                tasks.append((pair, some, np.flatnonzero(trains[some].any(axis=0) & np.isin(codes, place))))
+        def solve(pair: int) -> list[Any]:
+            mine, present = rows[pair], known[:, pair].all(axis=1)
+            if not present.any():
+                return []
+            parts = [classes[code] for code in places[pair]]
+            large = len(mine) > MEASURED.samples_of_one_working_set
+            in_features = large and data.features(parts, len(mine)) is not None
+            operator = (data if in_features else data._replace(K=K)).driven(parts)
+            y = np.where(codes[mine] == places[pair, 0], 1.0, -1.0)
+            problem = weighted_problem(operator, y, weight[mine], 1.0, self.loss, self.bias)
+            told = np.pad(trains[present][:, mine], ((0, 0), (0, operator.n - len(mine)))).astype(float)
+            return solve_parts(problem, told, self.Cs_ * weight[mine].max(), options, stop)
 
-        chains, progress = {}, Progress(self, sum(len(some) for _, some, _ in tasks))
-
-        def ended(place: int, found: dict[int, Chain]) -> None:
-            pair, _, rows = tasks[place]
-            chains.update({(pair, fold): (rows, chain) for fold, chain in found.items()})
-            if all(np.isfinite(chain.bias).all() for chain in found.values()):
-                progress.say("chains of the folds", len(chains))
-
-        solve = partial(self._solve_chains, data, K, codes, trains * weight)
-        solve_many(solve, tasks, lambda task: padded_size(len(task[2])), ended)
+        fits = solve_many(solve, range(len(places)), lambda pair: padded_size(len(rows[pair])))
         self.largest_gap_, correct = np.zeros((len(folds), c)), np.zeros((c, len(codes)))
+        of_fold = [iter(found) for found in fits]
         for fold, (_, test) in enumerate(folds):
-            decisions, between = np.zeros((len(self._places), c, len(test))), np.asarray(K[test], np.float64)
+            decisions, between = np.zeros((len(places), c, len(test))), np.asarray(K[test], np.float64)
             with one_thread():
-                for pair, (told, present) in enumerate(zip(decisions, told_by[fold], strict=True)):
+                for pair, (told, present) in enumerate(zip(decisions, known[fold], strict=True)):
                     if not present.all():  # a class that the fold does not train on is never told
                         told[:] = float(present[0]) - float(present[1])
                         continue
-                    rows, chain = chains[pair, fold]
-                    told[:] = chain.coef @ between[:, rows].T + chain.bias[:, None]
-                    self.largest_gap_[fold] = np.maximum(self.largest_gap_[fold], chain.gap)
+                    fit, mine = next(of_fold[pair]), rows[pair]
+                    coef, bias = np.asarray(fit.dual_coef, float)[:, : len(mine)], np.asarray(fit.bias)
+                    told[:] = coef @ between[:, mine].T + bias[:, None]
+                    told[fit.status.name == "INTERRUPTED"] = np.nan
+                    self.largest_gap_[fold] = np.maximum(self.largest_gap_[fold], fit.certificate.relative_gap)
             correct[:, test] = votes(decisions.reshape(len(decisions), -1).T, k).reshape(c, -1) == codes[test]
             correct[np.ix_(np.isnan(decisions).any(axis=(0, 2)), test)] = np.nan
         return correct
 
-    def _solve_chains(
-        self, data: Samples, K: Any, codes: np.ndarray, weight: np.ndarray, task: tuple[int, list[int], np.ndarray]
-    ) -> dict[int, Chain]:
-        """Solve all values of C for a pair of classes in some folds; the gaps of an indefinite matrix are infinite."""
-        _, folds, rows = task
-        n, size = len(rows), padded_size(len(rows))
-        filled = np.append(rows, np.repeat(rows[:1], size - n))
-        gram, y = data.values.stored(K[np.ix_(filled, filled)], data.definite), np.ones(size)
-        y[:n] = np.where(codes[rows] == codes[rows[0]], 1.0, -1.0)
-        x = data.features([rows], size) if n > MEASURED.samples_of_one_working_set else None
-        machines = [hinge_data(y, np.append(weight[fold, rows], np.zeros(size - n)), self.bias) for fold in folds]
-        found = solve_chains(gram, machines, self.Cs_, self.tol, x)
-        return {fold: chain._replace(coef=chain.coef[:, :n]) for fold, chain in zip(folds, found, strict=True)}
+    def _options(self, fits: int) -> PathOptions:
+        """Return how the folds are solved: if verbose, with lines of progress on so many fits."""
+        progress, ended = Progress(self, fits), count(1)
 
-    def _correct_against_rest(self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any) -> np.ndarray:
+        def say(*_: Any) -> None:
+            progress.say("fits of the folds", next(ended))
+
+        return PathOptions(jax.random.key(0), tol=self.tol, callback=say if progress.verbose else None)
+
+    def _correct_against_rest(
+        self, data: Samples, codes: np.ndarray, weight: np.ndarray, folds: Any, stop: Any
+    ) -> np.ndarray:
         """Return which left-out samples are correct at each C: all folds and values of a class in one computation."""
         n, k = len(codes), len(self.classes_)
-        operator = data.driven((slice(0, n),))
-        scale = 2 * float(weight.max())
-        samples = np.arange(operator.n)
-        masks = [(np.isin(samples, train), np.isin(samples, test)) for train, test in folds]
+        operator, top = data.driven((slice(0, n),)), float(weight.max())
+        trains = np.array([np.isin(np.arange(operator.n), train) for train, _ in folds])
         signs = [np.where(codes == code, 1.0, -1.0) for code in ([0] if k == 2 else range(k))]
-        shares, parts = weight / weight.max(), (self.loss, self.bias)
-        problems = [weighted_problem(operator, y, shares, 0.5, *parts) for y in signs]  # of C = 1
+        problems = [weighted_problem(operator, y, weight / top, 0.5, self.loss, self.bias) for y in signs]  # of C = 1
         Cs: Any = self.Cs
-        self.Cs_ = np.sort(np.asarray(Cs, float)) if np.ndim(Cs) else C_grid(problems[0], Cs) / scale
+        self.Cs_ = np.sort(np.asarray(Cs, float)) if np.ndim(Cs) else C_grid(problems[0], Cs) / (2 * top)
         values, self.largest_gap_ = np.zeros((len(signs), len(self.Cs_), n)), np.zeros((len(folds), len(self.Cs_)))
-        progress, ended = Progress(self, len(signs) * self.largest_gap_.size), count(1)
+        options = self._options(len(signs) * self.largest_gap_.size)
         for value, problem, y in zip(values, problems, signs, strict=True):
-            options: Any = {"tol": self.tol, "callback": lambda *_: progress.say("fits of the folds", next(ended))}
-            fits = cross_validate(problem, self.Cs_ * scale, masks, **options).fits
-            self.largest_gap_ = np.maximum(self.largest_gap_, fits.certificate.relative_gap)
-            for fold, (_, test) in enumerate(folds):
-                value[:, test] = np.asarray(fits.margins[fold])[:, test] * y[test]
-                value[np.ix_(fits.status.name[fold] == "INTERRUPTED", test)] = np.nan
+            fits = solve_parts(problem, trains.astype(float), self.Cs_ * (2 * top), options, stop)
+            for fold, ((_, test), fit) in enumerate(zip(folds, fits, strict=True)):
+                value[:, test] = np.asarray(fit.margins)[:, test] * y[test]
+                value[np.ix_(fit.status.name == "INTERRUPTED", test)] = np.nan
+                self.largest_gap_[fold] = np.maximum(self.largest_gap_[fold], fit.certificate.relative_gap)
         right = (values[0] > 0) == (codes == 0) if k == 2 else np.argmax(values, axis=0) == codes
         return np.where(np.isnan(values).any(axis=0), np.nan, right)

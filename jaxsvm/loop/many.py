@@ -1,14 +1,14 @@
 """Solve many small problems, a size class by one compiled program: the third entrance, beside `fit` and `fit_compiled`.
 
 The drivers check a fit several times a second and may change its solver. For 325 problems of some hundred samples each
-that takes longer than the problems. So a whole solve, steps and certificate, is one program, which several threads
-call (`solve_many`); a long solve calls it again and again, since Ctrl-C is seen between calls only. It works in float64
-on kernel values as they come (float32 is LIBSVM's own choice). It stops when both the relative duality gap and LIBSVM's
-violation of the optimality conditions are at most `tol`. Where it does not reach that, the driver continues.
+that takes longer than the problems. So a solve is one program, which several threads call (`solve_many`); a long one
+calls again and again, since Ctrl-C is seen between calls only. It works in float64 on kernel values as they come
+(float32 is LIBSVM's own choice). A machine (`solve_box`) ends when the relative duality gap and LIBSVM's violation are
+at most `tol`, a chain over C (`chains_whole`) when the gap is. Where they do not, the driver continues.
 """
 
 import concurrent.futures
-import functools
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
@@ -25,16 +25,16 @@ from jaxsvm.kernels import Linear
 from jaxsvm.loop.bursts import next_burst
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
-from jaxsvm.loop.interruption import result_of, unless, watching, with_settings, workers
+from jaxsvm.loop.interruption import Interruption, result_of, watching, with_settings, workers
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.precision import in_double, matmul, rounded, widened
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
-from jaxsvm.problems.contract import Problem
+from jaxsvm.problems.contract import Parametric, Problem
 from jaxsvm.problems.machines import NuProblem
-from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status, bit_of
-from jaxsvm.results.judge import in_dtype, refused, relative_to, verdict
+from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status, StatusCode, bit_of, limbs_of
+from jaxsvm.results.judge import concluded, in_dtype, refused, relative_to, verdict
 from jaxsvm.runtime.loops import while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import InteriorPoint
@@ -45,6 +45,8 @@ from jaxsvm.solvers.working_set_block import block_steps, ends, ends_of_groups, 
 
 ROUNDING_OF_ZERO = 1e-12  # a violation, or a gap where the optimum is 0, up to which it counts as 0
 STEPS_OF_A_CHECK = 16  # pair steps of a chain between looks at the gap
+VALUES_OF_A_PIECE = 16  # values of C in one call of a chain: Ctrl-C is seen between calls
+MOST_STEPS_OF_A_VALUE = 50_000  # pair steps of one of them, after which another engine continues
 SMALL_SET, LARGE_SET = 128, 512  # working sets, up to `samples_at_once` and beyond; measured on pairs of classes
 MOST_SETS = 1000  # working sets after which the driver continues
 MOST_STEPS_OF_NU = 10_000_000  # pair steps after which a nu machine, which the driver does not continue, ends
@@ -148,14 +150,9 @@ def solve_many(
 
 
 def solve_box(
-    gram: Gram,
-    data: BoxData,
-    tol: float,
-    max_iter: int = -1,
-    start_product: Any = None,
-    floor: float | None = None,
+    gram: Gram, data: BoxData, tol: float, max_iter: int = -1, start_product: Any = None, floor: float | None = None,
     callback: Callable[[Fit], Any] | None = None,
-) -> Solved:
+) -> Solved:  # fmt: skip
     """Solve a box problem; call it with x64 on.
 
     Args:
@@ -248,12 +245,7 @@ def recertified(gram: Any, arrays: Any, coef: Array, product: Any, form: tuple[s
 
 
 def solve_by_driver(
-    problem: Problem,
-    how: Any,
-    init: Any = None,
-    steps: int = 0,
-    callback: Callable[[Fit], Any] | None = None,
-    key: Any = None,
+    problem: Problem, how: Any, init: Any = None, steps: int = 0, callback: Any = None, key: Any = None
 ) -> Solved:
     """Solve a problem by the driver of `jaxsvm.fit`, without its warnings: a filter of them would apply to all threads.
 
@@ -308,8 +300,7 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
     y, upper, K = problem.y, problem.upper, cast(DenseGram, problem.gram).K.astype(a.dtype)
     K, end = K + problem.offset if problem.offset else K, y * upper
     low, high = jnp.minimum(0, end), jnp.maximum(0, end)
-    # a violation of 1e-7 tol is at the rounding of float64. A nu machine without a margin has no gap at any violation.
-    least = 1e-7 if problem.groups is None else 1e-4
+    least = 1e-7 if problem.groups is None else 1e-4  # in `tol`: rounding; a nu machine without a margin has no gap
 
     def round(state: tuple[Array, Array, Array], left: Array) -> tuple[Any, Array, Array]:
         v, s, violation = state
@@ -343,13 +334,62 @@ def _by_sets(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array,
     return state.a, state.s, steps, state.counters.steps, excess > 1
 
 
-def fit_whole(problem: Problem, tol: float) -> Fit | None:
-    """Return the fit of a concrete hinge problem, found on the samples that are present by one program.
+def fit_whole(problem: Problem, tol: Any, stop: Interruption) -> Fit | None:
+    """Return the certified fit of a concrete hinge problem that `chains_whole` is for; else None."""
+    if not isinstance(problem, BoxProblem):
+        return None
+    fits = chains_whole(problem, np.asarray(problem.weights)[None], np.asarray(problem.C)[None], tol, stop)
+    known = fits is not None and int(fits.status.code[0, 0]) == Status.CONVERGED
+    return jax.tree.map(lambda leaf: leaf[0, 0], fits) if known else None
 
-    None if it is not certified to `tol`, or if the problem is not for it: many samples, a kernel that may be indefinite
-    or has features, an equality other than that of a hinge.
+
+def chains_whole(problem: Parametric, weights: np.ndarray, Cs: np.ndarray, tol: Any, stop: Interruption) -> Fit | None:
+    """Return fits of a concrete hinge problem with several weights of its samples, `(m, n)`, at values of C, `(k,)`.
+
+    They have axes of m and k, on the host, in the order of both. Those that are not certified to `tol` are RUNNING, as
+    are those after Ctrl-C. None if the problem is not for it (`_small_machine`), or nothing was solved.
     """
-    rows, box = np.flatnonzero(np.asarray(problem.present)), cast(BoxProblem, problem)
+    machines = [_small_machine(problem, weight) for weight in weights]
+    if any(machine is None for machine in machines):
+        return None
+    order, size = np.argsort(Cs, kind="stable"), VALUES_OF_A_PIECE if len(Cs) > 1 else 1
+    values = np.pad(np.asarray(Cs, np.float64)[order], (0, -len(order) % size), mode="edge")
+    zeros = [np.zeros(machine[0].n) for machine in machines]
+    points, pieces = [(zero, zero, values[0], np.asarray(False)) for zero in zeros], []
+    goal = np.float64((1.0 if problem.dtype == np.float64 else 0.8) * tol)  # answers in float32 are rounded
+
+    def solve(m: int) -> Any:
+        if stop.seen:
+            return np.zeros((size, len(zeros[m]))), np.zeros(size, np.int32)
+        gram, data = machines[m]
+        points[m], found = _chain(gram, data.arrays, piece, points[m], values[-1], goal, data.form)
+        return jax.tree.map(np.asarray, found)
+
+    for piece in values.reshape(-1, size):
+        if stop.seen:
+            break
+        with jax.enable_x64(True):
+            found = solve_many(solve, range(len(weights)), lambda m: len(zeros[m]))
+        a = np.zeros((len(weights), size, problem.n), problem.dtype)
+        for each, weight, (coef, _) in zip(a, weights, found, strict=True):
+            each[:, weight > 0] = np.abs(coef[:, : (weight > 0).sum()])
+        read = [[len(zero) ** 2 * (not pieces and not k) for k in range(size)] for zero in zeros]
+        work = np.stack([steps for _, steps in found]), limbs_of(read)
+        pieces.append(_certified(problem, weights, piece.astype(problem.dtype), a, work, np.asarray(tol)))
+    if not pieces:
+        return None
+    done, places = size * len(pieces), np.argsort(order)
+    fits: Fit = jax.tree.map(lambda *of: np.concatenate(of, axis=1)[:, np.minimum(places, done - 1)], *pieces)
+    codes: Any = np.where(places < done, fits.status.code, np.int32(Status.RUNNING))
+    return dataclasses.replace(fits, status=StatusCode(codes))
+
+
+def _small_machine(problem: Problem, weight: np.ndarray) -> Any:
+    """Return the kernel values of samples of positive weight, and a hinge problem's machine on them at C = 1, padded.
+
+    None of many samples, a kernel that may be indefinite or has features, an equality other than that of a hinge.
+    """
+    rows, box = np.flatnonzero(weight), cast(BoxProblem, problem)
     few = isinstance(problem, BoxProblem) and problem.groups is None and 0 < len(rows) <= MEASURED.samples_at_once
     if not (few and problem.gram.definite) or problem.gram.feature_rows is not None or jax.default_backend() != "cpu":
         return None
@@ -357,99 +397,70 @@ def fit_whole(problem: Problem, tol: float) -> Fit | None:
     if free and (float(box.e) != 0 or (np.asarray(box.c) != np.asarray(box.y))[rows].any()):
         return None
     y, q, upper = np.ones(size), np.ones(size), np.zeros(size)
-    y[:n], q[:n], upper[:n] = (np.asarray(part)[rows] for part in (box.y, box.q, box.upper))
+    y[:n], q[:n], upper[:n] = (np.asarray(part)[rows] for part in (box.y, box.q, weight))
     gram = part_of(problem.gram, values_between(problem.gram, np.append(rows, np.repeat(rows[:1], size - n))))
-    data, a = BoxData(y, q, upper, "y" if free else "", offset=problem.offset), np.zeros(problem.n)
-    with jax.enable_x64(True):
-        solved = solve_box(gram, data, 0.5 * tol, MEASURED.steps_per_sample * n)  # the answer is rounded
-    a[rows] = np.abs(solved.dual_coef[:n])
-    answer = _answer(box, a.astype(problem.dtype))
-    finite = all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(answer))
-    code = verdict(jax.tree.map(np.asarray, answer.certificate), tol, finite=finite, definite=True)
-    if int(code) != Status.CONVERGED:
-        return None
-    steps, zero = np.int32(solved.steps), Counters.zero()
-    return answer.fit(code, zero._replace(steps=steps, toward=steps, solvers=bit_of(SMO())))
+    return gram, BoxData(y, q, upper, "y" if free else "", offset=problem.offset)
 
 
 @Program
-def _answer(problem: BoxProblem, a: Array) -> Answer:
-    def certified(problem: BoxProblem, a: Array) -> Answer:
-        wide = widened(problem)
-        a = rounded(wide.on_equality(jnp.clip(a.astype(wide.dtype), 0, wide.upper)), problem.dtype).astype(wide.dtype)
-        return in_dtype(wide.certified(a, wide.matvec(a), problem.dtype), problem.dtype)
+def _certified(problem: Any, weights: Array, Cs: Array, a: Array, work: tuple[Array, Array], tol: Array) -> Fit:
+    """Return the fits of dual variables `(m, k, n)` of weights `(m, n)` and C, `(k,)`; RUNNING above `tol`."""
+    spare = 1 + 64 * jnp.finfo(problem.dtype).eps  # products of a point that is made longer are rounded again
 
-    return in_double(certified)(problem, a)
+    @in_double
+    def certified(problem: Any, weights: Array, Cs: Array, a: Array) -> Answer:
+        def at(weight: Array, C: Array, a: Array) -> Answer:
+            here = widened(dataclasses.replace(problem, weight=weight).at(C))
+            a = rounded(here.on_equality(jnp.clip(a.astype(here.dtype), 0, here.upper)), problem.dtype)
+            a = a.astype(here.dtype)
+            s = here.matvec(a)
+            # Without a sample at its bound rounding leaves losses, which any C multiplies: a longer w has none.
+            longer, held = scale_without_loss(here, here.margins(a, s)), ((a >= here.upper) & (a > 0)).any()
+            w = jnp.where(held | ~jnp.isfinite(longer), a, rounded(longer * spare * a, problem.dtype).astype(a.dtype))
+            answer = here.certified(jnp.stack([w, a]), jnp.stack([here.matvec(w), s]), problem.dtype)
+            return in_dtype(answer, problem.dtype)
 
+        return jax.vmap(jax.vmap(at, (None, 0, 0)), (0, None, 0))(weights, Cs, a)
 
-class Chain(NamedTuple):
-    """Fits at c values of C, as NumPy arrays."""
+    def fit(answer: Answer, steps: Array, read: Array) -> Fit:
+        counters = Counters.zero()._replace(steps=steps, toward=steps, evaluations=read, solvers=bit_of(SMO()))
+        return concluded(answer, tol, counters, definite=True, otherwise=Status.RUNNING)
 
-    coef: np.ndarray  # coefficients of the decision function, `y a`, `(c, n)`
-    bias: np.ndarray  # its constants, `(c,)`; NaN of values that Ctrl-C left out
-    gap: np.ndarray  # relative duality gaps, `(c,)`
-
-
-def solve_chains(
-    gram: DenseGram, machines: Sequence[BoxData], Cs: np.ndarray, tol: float, x: Any = None
-) -> list[Chain]:
-    """Solve machines (each at C = 1, with both signs present) at increasing values of C; call it with x64 on.
-
-    As C grows, coefficients at the upper bound stay there, and all others are scaled with it. What the one program of
-    all values does not certify is solved again by itself, from the value before. Kernel values are stored. The points x
-    are those of a linear kernel of few features: then each value is solved by itself. The gaps of an indefinite matrix
-    are infinite.
-    """
-    c, n = len(Cs), gram.n
-    chains = [Chain(np.zeros((c, n)), np.zeros(c), np.full(c, np.inf)) for _ in machines]
-
-    def all_values(tol: float) -> list[Any]:
-        return [_chain(gram, data.arrays, Cs, tol, data.form) for data in machines if not stop.seen]
-
-    with watching() as stop:
-        if x is None and n <= MEASURED.samples_of_one_block:
-            found = unless(lambda: stop.seen, all_values, np.float64(tol)) or []
-            chains[: len(found)] = [Chain(*map(np.array, arrays)) for arrays in found]
-        for data, chain in zip(machines, chains, strict=True):
-            for place in np.flatnonzero(~(chain.gap <= tol)):
-                chain.bias[place], chain.gap[place] = np.nan, np.inf
-                if stop.seen:
-                    continue
-                here, before = data._replace(upper=Cs[place] * data.upper), max(place - 1, 0)
-                if x is not None:
-                    solved = solve_in_features(x, here, tol, functools.partial(solve_box, gram, here, tol))
-                else:
-                    start = _grown(np, data.y * chain.coef[before], data.upper, Cs[before], Cs[place])
-                    solved = solve_box(gram, here._replace(start=np.asarray(start)), tol)
-                if solved.status != Status.INTERRUPTED:
-                    chain.coef[place], chain.bias[place] = solved.dual_coef, solved.bias
-                    chain.gap[place] = float(solved.certificate.relative_gap)
-            unproved = stop.seen and not gram.definite or is_indefinite(gram, data)
-            chain.gap[:] = np.inf if unproved else chain.gap
-    return chains
+    return jax.vmap(jax.vmap(fit))(certified(problem, weights, Cs, a), *work)
 
 
-def _grown(xp: Any, a: Any, weight: Any, before: Any, C: Any) -> Any:
+def scale_without_loss(wide: BoxProblem, margins: Array) -> Array:
+    """Return the factor of w and its bias that leaves no sample a loss; infinite if none does."""
+    scale = jnp.where(wide.targets > 0, wide.targets, 1)
+    ratio = jnp.where(wide.present & (wide.targets > 0), margins / scale, jnp.inf)
+    least = ratio.min()
+    return jnp.where(least > 0, 1 / jnp.where(least > 0, least, 1), jnp.inf)
+
+
+def _grown(a: Array, weight: Array, before: Array, C: Array) -> Array:
     """Return the start at C from a solution at a smaller value: scaled if a sample is at its bound, else as it is."""
     full = ((weight > 0) & (a >= before * weight * (1 - ROUNDING_OF_ZERO))).any()
-    return xp.minimum(a * xp.where(full, C / before, 1), C * weight)
+    return jnp.minimum(a * jnp.where(full, C / before, 1), C * weight)
 
 
 @Program.full(static=("form",))
-def _chain(gram: DenseGram, arrays: Any, Cs: Array, tol: Array, form: tuple[str, float]) -> tuple[Array, ...]:
-    """Return coefficients, constants and gaps at all values, `arrays` being those of C = 1."""
+def _chain(
+    gram: DenseGram, arrays: Any, Cs: Array, point: Any, largest: Array, tol: Array, form: tuple[str, float]
+) -> tuple[Any, Any]:
+    """Return the next point, and coefficients and steps at increasing values; `arrays` are those of C = 1.
+
+    As C grows, coefficients at the upper bound stay there, and all others are scaled with it. A point is `y a`, its
+    product, its C, and whether a value took more than its steps: all later ones are left out then.
+    """
     y, q, weight, e = arrays
-    K, most = gram.K.astype(y.dtype) + form[1], min(2 * MEASURED.steps_per_sample * len(y), NEVER)
+    K, most = gram.K.astype(y.dtype) + form[1], min(MEASURED.steps_per_sample * len(y), MOST_STEPS_OF_A_VALUE)
 
-    def at(C: Array) -> tuple[BoxProblem, tuple[Array, Array]]:
+    def solved(before: Any, C: Array) -> Any:
+        v, product, C_before, failed = before
         problem = box_problem_of(gram, (y, q, C * weight, e), form)
-        return problem, (jnp.minimum(0, y * problem.upper), jnp.maximum(0, y * problem.upper))
-
-    def solved(carry: tuple[Array, Array, Array], C: Array) -> Any:
-        v, product, before = carry
-        problem, box = at(C)
-        grown = y * _grown(jnp, y * v, weight, before, C)
-        product = product * jnp.where((grown == v).all(), 1, C / before)
+        box = jnp.minimum(0, y * problem.upper), jnp.maximum(0, y * problem.upper)
+        grown = y * _grown(y * v, weight, C_before, C)
+        product = product * jnp.where((grown == v).all(), 1, C / C_before)
 
         def round(state: tuple[Array, Array], left: Array) -> tuple[Any, Array, Array]:
             del left
@@ -463,18 +474,11 @@ def _chain(gram: DenseGram, arrays: Any, Cs: Array, tol: Array, form: tuple[str,
             gap = (problem.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
             # What no bound holds back serves all larger values too, whose losses cost more.
             held = ((a >= problem.upper) & (weight > 0)).any()
-            goal = 0.9 * tol * jnp.where(held, 1, C / Cs[-1])  # less than `tol`: products are rounded
+            goal = 0.9 * tol * jnp.where(held, 1, C / largest)  # less than `tol`: products are rounded
             return jnp.where(violation > 0, gap / dual / goal, 0)
 
         start = grown, y * q - product
-        (v, pull), _, _ = solve_whole(round, start, most, excess(*start))
-        return (v, y * q - pull, C), v
+        (v, pull), steps, over = solve_whole(round, start, jnp.where(failed, 0, most), excess(*start))
+        return (v, y * q - pull, C, failed | (over > 1)), (v, steps)
 
-    def certified(C: Array, v: Array, pull: Array) -> tuple[Array, ...]:
-        problem, box = at(C)
-        result = problem.certified(y * v, q - y * pull, v.dtype, middle_of_block(*box, v, pull, problem.free_bias)[0])
-        return result.dual_coef, result.bias, result.certificate.relative_gap
-
-    _, points = lax.scan(solved, (jnp.zeros_like(y), jnp.zeros_like(y), Cs[0]), Cs)
-    pulls = y * q - matmul(points, K)  # afresh: those of the steps are rounded step by step
-    return jax.vmap(certified)(Cs, points, pulls)  # all at once: their operations are small
+    return lax.scan(solved, point, Cs)

@@ -44,7 +44,6 @@ class Measured:
     steps_of_a_refresh: int = 4000  # steps between two refreshes, if n is less: one costs thousands of steps
     far_from_tol: float = 100.0  # a gap of so many `tol` is far from it
     samples_at_once: int = 1024  # samples of one of many problems up to which its pair steps work on all of them
-    samples_of_one_block: int = 3072  # the same of a chain over C: longer rows do not stay in the cache
     steps_per_sample: int = 500  # pair steps per sample after which another method continues
     steps_of_a_piece: int = 2**17  # pair steps of a compiled solve between two looks at Ctrl-C: .2 s on 1,024 samples
     sets_of_a_piece: int = 16  # working sets of its first piece: later ones take as long as a burst of the driver
@@ -59,7 +58,6 @@ class Measured:
     scaled_C_of_sets: float = 30.0  # the same, above which pair steps are many; the number of sets hardly grows with C
     share_of_a_smaller_set: float = 0.4  # size of a smaller candidate set, as a share of the one before
     samples_for_working_sets: int = 6000  # samples from which values with many pair steps are solved by working sets
-    samples_of_short_rows: int = 1024  # samples up to which pair steps solve a value of a chain, not working sets
     most_samples_stored_for_a_value: int = 8192  # samples that a rule leaves, stored for one value of C at most
     sets_of_a_value: int = 100  # working sets after which a value of a carried chain is solved as a fit of its own
     samples_times_sets_of_a_piece: int = 600_000  # working sets of a piece, times samples: it takes less than a second

@@ -19,9 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete, require
-from jaxsvm.gram.build import landmarks_among
 from jaxsvm.gram.signed import SignedGram
-from jaxsvm.gram.spread import of_whole
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import QUIET, drive
 from jaxsvm.loop.interruption import Interruption, answering, watching
@@ -29,7 +27,7 @@ from jaxsvm.loop.round import ready
 from jaxsvm.model_selection.folds import Fold, Folds, fold_masks, require_classes
 from jaxsvm.models.model import is_right
 from jaxsvm.path.chains import stacked, warn_of_unfinished
-from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, require_widths, solve_together
+from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, require_widths, solve_parts
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Certificate, Fit, Status, StatusCode
@@ -385,15 +383,8 @@ def _validated(
     """Solve each fold, and score it on its held-out samples: one operator serves all, unless it has landmarks."""
     # Before a stopped product keeps all cores.
     labels, weights = _samples_of(problem)
-    sides = problem.n // len(labels)
-    parts, fits = [problem.weighted(np.tile(fold.train, sides).astype(float)) for fold in masks], []
-    if getattr(problem.gram, "landmarks", None) is None:
-        fits = solve_together(parts, values, options, stop)
-    else:
-        keys = jax.random.split(jax.random.key(seed), len(parts))
-        for part, drawn in zip(parts, keys, strict=True):  # one Gram operator at a time
-            gram = of_whole(partial(landmarks_among, allowed=part.present, key=drawn), problem.gram)
-            fits += solve_together([part.on(gram)], values, options, stop)
+    trains = np.stack([np.resize(fold.train, problem.n) for fold in masks]).astype(float)
+    fits = solve_parts(problem, trains, values, options, stop, seed)
     scores = np.stack([_scores(fit, fold.test, labels, weights, score) for fit, fold in zip(fits, masks, strict=True)])
     number_of = np.full(len(labels), -1)
     for number, fold in enumerate(masks):

@@ -222,7 +222,7 @@ def _one_by_one(machines: Machines, solver: Any, tol: Any, key: Any, stop: Inter
 
     def solved(given: tuple[Problem, Solver]) -> Fit:
         problem, each = given
-        fitted = nothing(problem) if stop.seen else fit_whole(problem, float(tol)) if solver is None else None
+        fitted = nothing(problem) if stop.seen else fit_whole(problem, tol, stop) if solver is None else None
         return trimmed(drive(problem, each, key, stop=stop, options=options) if fitted is None else fitted, n)
 
     def ended(place: int, fitted: Fit) -> Fit:

@@ -45,20 +45,17 @@ from jaxsvm.path.chains import (
 )
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import is_indefinite
-from jaxsvm.results.fit import Counters, Fit, Status, bit_of, limbs_of, total_of
-from jaxsvm.runtime.loops import fori_loop, once
+from jaxsvm.results.fit import Fit, Status, bit_of, limbs_of, total_of
+from jaxsvm.runtime.loops import once
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.screening.rules import Rule, Screening
 from jaxsvm.solvers.box.interior_point import InteriorPoint, few_features
-from jaxsvm.solvers.box.sequential_minimal_optimization import SMO, State
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.start import Start
 from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set_block import carried, ends
 
 LARGEST_SPREAD = 1e4  # ratio of upper bounds up to which sums are carried from value to value
-CHECK_EVERY = 32  # pair steps between two computations of the gap
-STEPS_A_SAMPLE, LEAST_STEPS, MOST_STEPS = 10, 10_000, 50_000  # pair steps of a value: the first, within the others
 NO_STEPS = np.zeros(4, np.int32)  # the work of a value that took none (`certified`)
 
 
@@ -169,8 +166,7 @@ class CarriedChain:
         gram = problem.gram if whole else part_of(problem.gram, values_between(problem.gram, samples))
         sets = self._working_sets(problem, free)
         steps, read, inside = 0, 0, begin.start
-        by_steps = size <= MEASURED.samples_of_short_rows
-        for _ in range(0, 1 if by_steps else sets.max_steps, sets_at_once(size)):
+        for _ in range(0, sets.max_steps, sets_at_once(size)):
             inside, more, asked, ended = solve_kept(problem, self.solver, begin, samples, gram, sets)
             steps, read = steps + int(more), read + int(total_of(asked))
             if bool(ended) or self.stop.seen:
@@ -179,7 +175,7 @@ class CarriedChain:
         self.values_read = 0 if self.last_fit is None else read * problem.n // size  # the first one starts far away
         evaluations = read if whole else size**2
         point, moved = joined(problem, self.solver, begin, samples, inside)
-        work = _work(steps, evaluations + (rows + int(moved)) * problem.n, SMO() if by_steps else sets)
+        work = _work(steps, evaluations + (rows + int(moved)) * problem.n, sets)
         fitted = certified(problem, self.solver, point.a, point.products, work)
         if int(fitted.status) != Status.CONVERGED:
             self.failed_work, self.failed_fit, self.values_read = work, fitted, problem.n**2
@@ -205,10 +201,7 @@ def _work(steps: int, evaluations: int, solver: Solver) -> np.ndarray:
 
 
 def sets_at_once(size: int) -> int:
-    """Return the number of working sets in a compiled piece; it depends on the size alone, so that results repeat.
-
-    Ctrl-C is checked between pieces. A piece has at most half of the sets of a value.
-    """
+    """Return how many working sets, at most half of a value's, run between looks at Ctrl-C: always the same."""
     return min(max(MEASURED.samples_times_sets_of_a_piece // size, 1), MEASURED.sets_of_a_value // 2)
 
 
@@ -264,7 +257,7 @@ def solve_kept(
 
     It ends at half of the solver's `tol`: the better a solution, the more it says of the next one, and the more values
     of C it solves. The gap is that of the whole problem, to which the other samples add nothing. `gram` is the stored
-    Gram operator of these samples; `sets` solves for more than `MEASURED.samples_of_short_rows` of them.
+    Gram operator of these samples, `sets` their solver.
 
     Return the values, the steps, the kernel evaluations in limbs, and whether it ended.
     """
@@ -296,13 +289,16 @@ def solve_kept(
         dual = begin.dual + jnp.where(kept, state.a - x, 0) @ (view.q - (p + state.s) / 2)
         return _over(gap_of(state), 0.5 * solver.tol * dual)  # samples outside add to the gap
 
+    def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
+        del left
+        state = sets.step(view, before)
+        return state, state.counters.steps - before.counters.steps, excess(state)
+
     a = jnp.where(kept, start, 0)
-    if len(a) <= MEASURED.samples_of_short_rows:
-        state, steps, last = _by_steps(view, at, products_at, excess, a)
-    else:
-        state, _, last = _by_sets(view, sets, in_double(products_at)(view, at, a), excess, a)
-        steps = state.counters.toward
-    return state.a, steps, state.counters.evaluations, ~(last > 1)
+    state = sets.begun(view, {"a": a, **in_double(carried)(in_double(products_at)(view, at, a), a)})
+    most = jnp.minimum(sets_at_once(len(a)), sets.max_steps)
+    state, _, last = solve_whole(round, state, most, excess(state))
+    return state.a, state.counters.toward, state.counters.evaluations, ~(last > 1)
 
 
 def _over(value: Array, threshold: Array) -> Array:
@@ -314,38 +310,6 @@ def filled_in(begin: NextStart, samples: Array | None, inside: Array) -> Array:
     """Return the whole point: undecided samples at their new values, the others as they were."""
     values = inside if samples is None else begin.start.at[samples].set(inside)
     return jnp.where(begin.kept, values, begin.start)
-
-
-def _by_steps(view: Any, at: Any, products_at: Any, excess: Any, a: Array) -> tuple[Any, Array, Array]:
-    """Solve by pair steps along whole rows; a running gap that seems small is checked with exact products.
-
-    Check the gap every `CHECK_EVERY` steps; give up where a fit of the whole problem is faster.
-    """
-
-    def exact(state: Any) -> Any:
-        return state._replace(s=in_double(lambda *at: products_at(*at).astype(view.dtype))(view, at, state.a))
-
-    def round(before: State, left: Array) -> tuple[State, Array, Array]:
-        del left
-        state = fori_loop(0, CHECK_EVERY, lambda _, state: SMO().step(view, state), before)
-        state = once(excess(state) <= 1, exact, state)
-        return state, state.counters.steps - before.counters.steps, excess(state)
-
-    s = narrow(at["products"], a.dtype)  # but for the rounding of a
-    state = State(a, s, jnp.zeros((), a.dtype), jnp.asarray(False), Counters.zero())
-    return solve_whole(round, state, min(max(STEPS_A_SAMPLE * len(a), LEAST_STEPS), MOST_STEPS), excess(state))
-
-
-def _by_sets(view: Any, sets: WorkingSet, products: Array, excess: Any, a: Array) -> tuple[Any, Array, Array]:
-    """Solve by working sets of the samples that violate, with exact products from the start."""
-
-    def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
-        del left
-        state = sets.step(view, before)
-        return state, state.counters.steps - before.counters.steps, excess(state)
-
-    state = sets.begun(view, {"a": a, **in_double(carried)(products, a)})
-    return solve_whole(round, state, jnp.minimum(sets_at_once(len(a)), sets.max_steps), excess(state))
 
 
 @Program

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import ConvergenceWarning, warn
 from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
+from jaxsvm.loop.many import scale_without_loss
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import ready_together
 from jaxsvm.numerics.precision import double, in_double, matmul, rounded, widened
@@ -91,20 +92,26 @@ def chain_on_host(
     link: Callable[[Any], Fit],
     report: Callable[[int, Fit], Any] | None = None,
     stop: Interruption | None = None,
+    known: Fit | None = None,
 ) -> Fit:
     """Solve all values in increasing order of C, each from the one before; the fits are in the order of `Cs`.
 
-    `link`, a `Neighbour` or a `CarriedChain`, solves the next problem, whatever the status of the fit before. Only
-    Ctrl-C and the time limit end the chain early: the running value keeps its last certified point; the rest are
-    INTERRUPTED, without a certificate, at the nearest point. `report` is called with place and fit of each value.
+    `link`, a `Neighbour` or a `CarriedChain`, solves those that are not certified in `known`, whatever the fit before
+    says. Only Ctrl-C and the time limit end the chain early: the running value keeps its last certified point;
+    the rest are INTERRUPTED, without a certificate, at the nearest one. `report` gets place and fit of each value.
     """
-    fits: dict[int, Fit] = {}
+    solved = np.zeros(len(Cs), bool) if known is None else np.asarray(known.status.code) == Status.CONVERGED
+    if known is not None and solved.all() and report is None:
+        return known
+    there = jax.tree.map(np.asarray, known)
+    fits = {place: jax.tree.map(lambda leaf, k=place: leaf[k], there) for place in np.flatnonzero(solved).tolist()}
     with watching(stop) as stop:
         for place in np.argsort(Cs, kind="stable").tolist():
-            if stop.seen:
+            if stop.seen and not solved[place]:
                 break
             try:
-                fits[place], stop.begun = link(problem.at(Cs[place])), True
+                if not solved[place]:
+                    fits[place], stop.begun = link(problem.at(Cs[place])), True
                 if report is not None:
                     report(place, fits[place])
             except KeyboardInterrupt:  # raised by a callback, or by a handler of the user's own
@@ -283,17 +290,9 @@ def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[A
     cost = matmul(wide.upper, loss) / wide.C
     room = MEASURED.credible_share * solver.tol * dual - gap
     valid_up_to = jnp.where(room > 0, wide.C + room / jnp.maximum(cost, TINY), 0)
-    scale = _scale_without_loss(wide, margins)
+    scale = scale_without_loss(wide, margins)
     scaled_gap = (scale**2 * (a @ p) / 2 - dual) / dual / solver.tol
     return valid_up_to.astype(problem.dtype), scaled_gap.astype(problem.dtype)
-
-
-def _scale_without_loss(wide: BoxProblem, margins: Array) -> Array:
-    """Return the factor of w and its bias that leaves no sample a loss; infinite if none does."""
-    scale = jnp.where(wide.targets > 0, wide.targets, 1)
-    ratio = jnp.where(wide.present & (wide.targets > 0), margins / scale, jnp.inf)
-    least = ratio.min()
-    return jnp.where(least > 0, 1 / jnp.where(least > 0, least, 1), jnp.inf)
 
 
 @Program
@@ -305,7 +304,7 @@ def scaled_up(problem: BoxProblem, point: CarriedPoint) -> dict[str, Any]:
         wide, p = widened(problem), point.products
         spare = 64 * jnp.finfo(problem.dtype).eps  # products of the result are rounded again
         a = point.a.astype(wide.dtype)
-        w = rounded(_scale_without_loss(wide, wide.margins(a, p)) * (1 + spare) * a, problem.dtype)
+        w = rounded(scale_without_loss(wide, wide.margins(a, p)) * (1 + spare) * a, problem.dtype)
         return w.astype(problem.dtype), jnp.stack([wide.matvec(w), p])
 
     w, products = lengthen(problem, point)

@@ -1,9 +1,8 @@
 """A regularisation path: one problem at many values of C, each result certified.
 
 One Gram operator serves all values. Squared-hinge problems are solved coarse to fine by default
-(`jaxsvm.path.coarse_to_fine`). Other problems, those with a solver of the user's choice, and all under tracing are
-solved in warm chains (`jaxsvm.path.chains`). Problems on one Gram operator (one class against the rest, folds) are
-solved together.
+(`jaxsvm.path.coarse_to_fine`). Others, those with a solver of the user's choice, and all under tracing are solved in
+warm chains: small hinges in one program (`jaxsvm.loop.many`), else a value at a time (`jaxsvm.path.chains`).
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, is_concrete, require, require_finite
-from jaxsvm.gram.build import at_width, at_widths, require_width
+from jaxsvm.gram.build import at_width, at_widths, landmarks_among, require_width
+from jaxsvm.gram.spread import of_whole
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import Interruption, answering, watching
+from jaxsvm.loop.many import chains_whole
 from jaxsvm.loop.round import ready_together
 from jaxsvm.path.anchors import CoarseToFine, Grid, combination
 from jaxsvm.path.carried_chain import LARGEST_SPREAD, CarriedChain
@@ -33,7 +34,7 @@ from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import BoxForm, Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
-from jaxsvm.results.fit import Certificate, Fit, StatusCode, outcomes
+from jaxsvm.results.fit import Certificate, Fit, Status, StatusCode, outcomes
 from jaxsvm.runtime.arrays import (
     given_key,
     has_values,
@@ -328,12 +329,46 @@ def solve_together(
             if len(grids) == len(members) and not options.chained and members[0].gram.spread is None:
                 solved = _coarse_to_fine(grids, Cs, options, report, stop)
             elif options.lanes is None:
-                links = {p: chain_link(problems[p], solvers[p], options, stop) for p in group}
-                solved = [chain_on_host(problems[p], Cs, links[p], report, stop) for p in group]
+                solved = []
+                for problem, place in zip(members, group, strict=True):
+                    link, known = chain_link(problem, solvers[place], options, stop), None
+                    if isinstance(link, CarriedChain) and options.screen is None:
+                        known = chains_whole(problem, np.asarray(problem.weights)[None], Cs, options.tol, stop)
+                        known = known if known is None else jax.tree.map(lambda leaf: leaf[0], known)
+                    solved.append(chain_on_host(problem, Cs, link, report, stop, known))
             else:
                 solved = [chains_compiled(problems[p], solvers[p], Cs, options.key, options.lanes, stop) for p in group]
             fits.update(zip(group, solved, strict=True))
     return [trimmed(fits[place], n) for place in range(len(problems))]
+
+
+def solve_parts(
+    problem: Parametric, weights: np.ndarray, Cs: np.ndarray, options: PathOptions, stop: Interruption, seed: int = 0
+) -> list[Fit]:
+    """Solve paths of a concrete problem with several factors of its samples' weights, `(m, n)`: 0 leaves one out.
+
+    One operator serves all, unless it has landmarks: then `seed` draws those of each part among its samples.
+    """
+    if getattr(problem.gram, "landmarks", None) is not None:
+        fits = []
+        for weight, key in zip(weights, jax.random.split(jax.random.key(seed), len(weights)), strict=True):
+            part = problem.weighted(weight)
+            part = part.on(of_whole(partial(landmarks_among, allowed=part.present, key=key), problem.gram))
+            fits += solve_together([part], Cs, options, stop)  # one operator at a time
+        return fits
+    solver = options.solver or exact_solver(problem, options.tol)
+    if options.callback is None and isinstance(chain_link(problem, solver, options, stop), CarriedChain):
+        problem.at(Cs.min())
+        (ready,) = ready_together([problem.at(Cs.max())], [solver])
+        factors = np.pad(weights, ((0, 0), (0, ready.n - problem.n)))
+        found = chains_whole(ready, factors * np.asarray(ready.weights), Cs, options.tol, stop)
+        if found is not None:
+            fits = [jax.tree.map(lambda leaf, m=m: leaf[m], trimmed(found, problem.n)) for m in range(len(weights))]
+            for m in np.flatnonzero((np.asarray(found.status.code) != Status.CONVERGED).any(axis=1)).tolist():
+                link = chain_link(part := problem.weighted(weights[m]), solver, options, stop)
+                fits[m] = chain_on_host(part, Cs, link, None, stop, fits[m])
+            return fits
+    return solve_together([problem.weighted(weight) for weight in weights], Cs, options, stop)
 
 
 def chain_link(problem: Parametric, solver: Solver, options: PathOptions, stop: Interruption) -> Callable[[Any], Fit]:
