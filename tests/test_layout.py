@@ -46,7 +46,7 @@ LINES = {
     "coresets": 2_021,
     "datasets": 1_522,
     "derivatives": 447,
-    "designs": 2_085,
+    "designs": 2_084,
     "estimators": 2_426,
     "face": 310,
     "gram": 1_180,
