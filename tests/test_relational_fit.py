@@ -180,6 +180,24 @@ def test_margins_of_a_whole_join():
 
 
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_the_averaged_method_is_that_of_theorem_1():
+    """Its steps in NumPy on the joined rows."""
+    lam, steps = 0.05, 12
+    join = prepared(join_of(PATH, n=12), "max", True)
+    x, y, _ = join.materialise()
+    points = [np.zeros(join.d)]
+    for t in range(1, steps):
+        slope = 2 * lam * points[-1] - (y * (y * (x @ points[-1]) <= 1)) @ x / len(y)
+        after = points[-1] - slope / (8 * lam * np.sqrt(join.d * t))
+        points.append(after * min(1, np.sqrt(join.d) / (2 * lam) / np.linalg.norm(after)))
+    options = {"engine": "merge", "intercept": False, "max_steps": steps, "tol": 1e-12}
+    fit = relational.fit(join, lam, method="averaged", **options)
+    np.testing.assert_allclose(fit.beta, np.mean(points, axis=0), atol=1e-12)
+    F = np.maximum(1 - y * (x @ fit.beta), 0).mean() + lam * fit.beta @ fit.beta
+    np.testing.assert_allclose(float(fit.certificate.primal), F, rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_the_papers_method_ends_after_the_steps_of_its_theorem():
     lam, delta = 1_000.0, 1.0
     join = prepared(join_of(PATH, n=12), "max", True)

@@ -123,7 +123,7 @@ def oracles(run):
             raise AssertionError(f"seed {seed - 1}: off by {off}, {rising}")
     told = f"{solved} random schemas of random types: N and moments as DuckDB's; {seed - solved} more refused by name"
     run.check("2", solved == count, told)
-    told = f"those joins: F and gradient off by {off:.0e} at most, no interval fails; gaps up to {max(gaps):.0e}"
+    told = f"{solved} random joins: F and gradient off by {off:.0e} at most, no bound fails; gaps up to {max(gaps):.0e}"
     run.check("7", off < 1e-9, told)
     return {"solved": solved, "seeds": seed, "off": off, "gap": max(gaps)}
 
@@ -466,7 +466,9 @@ def flights(run):
         wrong = [int((y == s).sum() - c[fit.join.tree.label].sum()) for s, c in zip((1, -1), right, strict=True)]
         peer, late = hinge(x, y, liblinear(x, y, lam, tol=1e-4, max_iter=200), lam)[0], int((y > 0).sum())
         rows[f"lam {lam:g}{', left join' * left}"] = (len(y), late, D, P, peer, *wrong)
-        told = listed(rows, "N {:,} ({:,} late), F* in [{:.6f}, {:.6f}], LIBLINEAR {:.6f}, wrong {:,} late, {:,} not")
+        told = listed(
+            rows, "N {:,} ({:,} late), F* in [{:.6f}, {:.6f}], LIBLINEAR {:.6f}, errors {:,} late, {:,} others"
+        )
         same = wrong == [int((y * (x @ fit.beta) < 0)[y == s].sum()) for s in (1, -1)]
         held = (len(y), late) == known[left] and same and peer + 1e-9 >= D
         run.check("2", held, f"nycflights, lam {told.split('lam ')[-1]}")

@@ -274,6 +274,8 @@ class PaperDescent(Descent):
 
     eps: float = 0.1  # the guard
     delta: float = 0.0  # that of Theorem 2, after whose steps to end; 0: none
+    mean: bool = False  # whether to take the steps of Theorem 1, and the mean of all points
+    total: Any = 0.0  # the sum of all points
     least: float = np.inf  # the least estimate of F, in the units of the lane
     chosen: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))  # the point of that estimate
     upper: float = np.inf  # an upper bound there
@@ -301,7 +303,8 @@ class PaperDescent(Descent):
         self.finite = bool(np.isfinite(estimate))
         if estimate < self.least:
             self.least, self.chosen, self.upper = estimate, beta, upper
-        after = beta - guarded.gradient / (lam * np.sqrt(d * self.taken))
+        self.total = self.total + beta
+        after = beta - guarded.gradient / ((8 if self.mean else 1) * lam * np.sqrt(d * self.taken))
         lane.w = np.append(after * min(1.0, np.sqrt(d) / (2 * lam) / max(np.linalg.norm(after), TINY)), 0.0)
         if self.taken % 10 == 0:  # a bound costs more than a step
             lane.raise_bound()
@@ -311,6 +314,8 @@ class PaperDescent(Descent):
         """Take steps from 0, then the choice of all points, whose own objective is P, and raise D."""
         run_passes(self, self.over, self.stop)
         if self.taken:
+            if self.mean:
+                self.chosen, self.upper = self.total / self.taken, np.inf
             self.upper = self.evaluate(self.chosen) if self.upper == np.inf else self.upper
             self.lane.P, self.lane.best = self.upper, np.append(self.chosen, 0.0)
         self.lane.raise_bound()

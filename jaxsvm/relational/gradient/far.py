@@ -1,11 +1,8 @@
 """Count the rows of the join, through each row of each table, that are far from the margin: the base of all engines.
 
 A row x of the join with label l is *far* if `score_l(x) = sum_i s_i[r_i] <= 1`: its hinge is active (under every
-eps-perturbation of the row, if the scores have a guard). Exact counts are #P-hard in general. The engines:
-
-    merge    at most three nodes: sorted merges through the middle one: exact
-    grid     scores split between two points of a grid: exact for a slightly blurred indicator
-    sketch   sorted sketches as messages (the paper's): each count within a factor 1 + eps
+eps-perturbation of the row, if the scores have a guard). Exact counts are #P-hard in general. Engines are exact merges
+(`engine.py`, three nodes at most), a grid of blurred scores, and the paper's sketches, within a factor 1 + eps.
 """
 
 from concurrent.futures import ThreadPoolExecutor
