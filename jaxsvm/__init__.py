@@ -56,14 +56,13 @@ from jaxsvm.solvers.box.single_samples import SDCA, Perceptron
 from jaxsvm.solvers.simplex.core_vector_machine import CoreVectorMachine
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 from jaxsvm.solvers.simplex.newton import Newton
-from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
+from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import HeldOut, StochasticBatchPerceptron
 from jaxsvm.solvers.working_set import WorkingSet
 
 if TYPE_CHECKING:
     from jaxsvm import coresets, designs, estimators, plots, relational  # noqa: F401
     from jaxsvm.model_selection.tune import Tuned, tune
     from jaxsvm.solvers.stochastic.pegasos import BallSGD, Pegasos
-
 
 _MODULES = ("coresets", "designs", "estimators", "plots", "relational")
 _NAMES = {
@@ -111,6 +110,7 @@ __all__ = [
     "EquivalentHinge",
     "Fit",
     "FrankWolfe",
+    "HeldOut",
     "History",
     "InputError",
     "InteriorPoint",

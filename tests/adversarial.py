@@ -146,7 +146,7 @@ SOLVERS = {
         ("hinge",), REGULARIZED, lambda svm, t: svm.Perceptron(5 * t.form.n, output="average", tol=t.tol)
     ),
     "sbp": Solver(("slack",), ANY, _batch_perceptron(1)),
-    "sbp in batches": Solver(("slack",), ANY, _batch_perceptron(8, fill=True)),
+    "sbp in batches": Solver(("slack",), ANY, _batch_perceptron(8)),
     "sbp exact": Solver(("slack",), ANY, _batch_perceptron(None, average="linear"), largest=130),
     "working set": Solver(BOX, ANY, _working_set),
     "working set, squared": Solver(("squared",), REGULARIZED, _working_set),

@@ -491,7 +491,7 @@ def test_nystroem_of_full_rank_is_exact(landmarks, sparse):
         np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("method", ["nystroem", "fourier"])
+@pytest.mark.parametrize("method", ["nystroem", "fourier", "pairs"])
 def test_a_low_rank_operator_is_the_kernel_of_its_features(method):
     operator = gram(RBF(0.4), X, rank=6, method=method, key=jax.random.key(3))
     Z = np.asarray(operator.Z)
@@ -542,6 +542,14 @@ def test_fourier_features_converge(kernel, truth):
         assert np.abs(error).max() < 5 / np.sqrt(rank)
         errors.append(np.sqrt((error**2).mean()))
     assert errors[1] < errors[0] / 5, errors
+
+
+def test_pairs_are_cos_and_sin_of_each_frequency():
+    """By NumPy: `cos(v . (x - z)) / k` summed over k frequencies, so the diagonal is 1."""
+    operator = gram(RBF(0.4), X, rank=20, method="pairs", key=jax.random.key(3))
+    angles = (X[:, None] - X) @ np.asarray(operator.features.frequencies)[:, ::2]
+    np.testing.assert_allclose(operator.rows(jnp.arange(N)), np.cos(angles).mean(-1), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(operator.diag(), 1.0, rtol=1e-12)
 
 
 def test_the_key_decides_what_is_random():

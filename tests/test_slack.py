@@ -150,6 +150,14 @@ def test_10_same_decision_function_as_svc_and_nu_svc(nu):
         np.testing.assert_allclose(peer.fit(K, y).decision_function(K), ours, atol=1e-6)
 
 
+def test_the_level_rises_with_nu_by_the_inverse_of_nu_of_nu_svm():
+    """The envelope, against differences of the oracle's levels."""
+    _, y, K = data()
+    problem = slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.1, bias="none")
+    slope = (exact(0.1 + 1e-4).level - exact(0.1 - 1e-4).level) / 2e-4
+    assert 1 / float(nu_svm_parameter(problem, jaxsvm.fit(problem, tol=1e-9))) == pytest.approx(slope, rel=1e-3)
+
+
 def test_an_inexact_p_may_tell_no_C():
     _, y, K = data()
     fit, problem = started(K, y, 0.4, np.ones(N), np.eye(N)[0], "none")

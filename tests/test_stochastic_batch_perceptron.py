@@ -245,16 +245,6 @@ def test_a_level_below_zero_is_reported_and_never_divided_by():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("bias", ["none", "free"])
-def test_a_batch_of_all_samples_solves_the_problem(bias):
-    """What fills a batch up is an eps-supergradient: p on all samples would maximise the mean response, for any nu."""
-    nu = 0.005
-    _, water = run(StochasticBatchPerceptron(batch=N, fill=True, average="linear"), 2000, nu, bias, lanes=3)
-    assert water.level.max() <= exact(nu, bias).level * (1 + 1e-9)
-    assert water.level.min() >= 0.97 * exact(nu, bias).level
-
-
-@pytest.mark.thorough
 def test_a_callback_costs_no_w_and_changes_no_end():
     """The best w and the best p are kept apart; a level that a callback saw is reached by the fit."""
     solver, seen = StochasticBatchPerceptron(steps=1000, tol=0.2, check_every=50), []

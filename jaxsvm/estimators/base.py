@@ -100,10 +100,9 @@ class KernelEstimator(JaxsvmEstimator):
             X = checked(self, X, dtype=DTYPES)
         elif not self._takes_anything:
             X, y = checked(self, X, y, dtype=DTYPES, y_numeric=False, multi_output=False)
-        if self.kernel == "precomputed" and X.shape[0] != X.shape[1]:
-            raise ValueError(
-                f"Precomputed matrix must be a square matrix. Input is a {X.shape[0]}x{X.shape[1]} matrix."
-            )
+        if self.kernel == "precomputed":
+            shape = f"Input is a {X.shape[0]}x{X.shape[1]} matrix."
+            require(X.shape[0] == X.shape[1], f"Precomputed matrix must be a square matrix. {shape}")
         n = _num_samples(X)
         y = np.zeros(n) if y is None else column_or_1d(y, warn=True)
         if n != len(y):
@@ -120,11 +119,9 @@ class KernelEstimator(JaxsvmEstimator):
         if self._takes_anything:
             n = self.shape_fit_[0]
             X = values.between(X, X)
-            if X.shape != (n, n):
-                raise ValueError(
-                    f"kernel returns values of shape {X.shape} for {n} points and themselves: X.shape[0] should be "
-                    f"equal to X.shape[1], ({n}, {n}) is needed."
-                )
+            need = f"X.shape[0] should be equal to X.shape[1], ({n}, {n}) is needed."
+            got = f"kernel returns values of shape {X.shape} for {n} points and themselves"
+            require(X.shape == (n, n), f"{got}: {need}")
         return values, X
 
     def _keep(
@@ -180,11 +177,8 @@ class KernelEstimator(JaxsvmEstimator):
         else:
             X = checked(self, X, dtype=DTYPES, reset=False)
         if self._takes_anything or self.kernel == "precomputed":
-            if X.shape[1] != self.shape_fit_[0]:
-                raise ValueError(
-                    f"X.shape[1] = {X.shape[1]} should be equal to {self.shape_fit_[0]}, the number of samples at "
-                    "training time"
-                )
+            need = f"should be equal to {self.shape_fit_[0]}, the number of samples at training time"
+            require(X.shape[1] == self.shape_fit_[0], f"X.shape[1] = {X.shape[1]} {need}")
             yield np.asarray(X)[:, self.support_]
         elif not len(self.support_):
             yield np.zeros((X.shape[0], 0))

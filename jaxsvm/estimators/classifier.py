@@ -317,10 +317,8 @@ class NuSVC(KernelClassifier, LibsvmEstimator):
         for i, j in self._places:
             largest = 2 * min(sums[i], sums[j]) / max(sums[i] + sums[j], np.finfo(float).tiny)
             if 0 < largest < self.nu:
-                raise ValueError(
-                    f"specified nu is infeasible: nu is {self.nu}, and at most twice the smaller class's share of the "
-                    f"weights, {largest:.6g}, is possible."
-                )
+                most = f"at most twice the smaller class's share of the weights, {largest:.6g}, is possible."
+                raise ValueError(f"specified nu is infeasible: nu is {self.nu}, and {most}")
             require_storable(int(counts[i] + counts[j]), MOST_VARIABLES, "SVC with a C")
 
     def _solve(self, data: Samples, machine: Machine) -> Solved:

@@ -11,10 +11,11 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.base import _fit_context
 from sklearn.linear_model._base import SparseCoefMixin
+from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import _check_partial_fit_first_call
 
-from jaxsvm.estimators.base import LinearEstimator
+from jaxsvm.estimators.base import LinearEstimator, Status
 from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
 from jaxsvm.estimators.machines import Machine, Progress
@@ -32,7 +33,7 @@ from jaxsvm.loop.many import Solved, solve_by_driver
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.slack import slack_problem
 from jaxsvm.solvers.stochastic.pegasos import Pegasos
-from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import StochasticBatchPerceptron
+from jaxsvm.solvers.stochastic.stochastic_batch_perceptron import HeldOut, StochasticBatchPerceptron
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -49,7 +50,9 @@ class SBPClassifier(KernelClassifier):
         batch: The number of samples a step, >= 1.
         tol: The relative gap at which it stops earlier, > 0.
         decision_function_shape: "ovr" or "ovo": no effect, each class is against the rest.
-        random_state: The seed of the draws.
+        early_stopping: Whether to stop once the error of held-out samples has rested (`jaxsvm.HeldOut`, `least=200`).
+        validation_fraction: The share of the samples to hold out, in (0, 1).
+        random_state: The seed of the draws and of what is held out.
 
     Attributes:
         certificate_: The level reached, its upper bound, and their relative gap, one number per class each.
@@ -62,6 +65,8 @@ class SBPClassifier(KernelClassifier):
     steps: int = 2000
     batch: int = 32
     tol: float = 1e-2
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
     random_state: Seed | None = None
     multi_class = "ovr"
     _steps_suffice = True
@@ -69,22 +74,28 @@ class SBPClassifier(KernelClassifier):
     _limits: ClassVar[dict[str, Any]] = {"nu": NOT_NEGATIVE}
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
-        key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        solver = StochasticBatchPerceptron(
-            steps=int(self.steps), batch=int(self.batch), fill=True, tol=float(self.tol), average="linear"
-        )
+        key = jax.random.key(seed := check_random_state(self.random_state).randint(2**31 - 1))
+        steps, batch, tol = int(self.steps), int(self.batch), float(self.tol)
+        solver = StochasticBatchPerceptron(steps, batch, tol, average="linear")
         progress = Progress(self, len(machines))
         with jax.enable_x64(True):
-            return [self._solve(data, machine, solver, key, progress) for machine in until_halt(machines)]
+            return [self._solve(data, machine, solver, key, progress, seed) for machine in until_halt(machines)]
 
-    def _solve(self, data: Samples, machine: Machine, solver: Any, key: Any, progress: Progress) -> Solved:
+    def _solve(self, data: Samples, machine: Machine, solver: Any, key: Any, progress: Progress, seed: int) -> Solved:
         n, operator = machine.n, data.driven(machine.parts)
         y, weight = np.ones(operator.n), np.zeros(operator.n)
         y[:n], weight[:n] = machine.signs, machine.upper / machine.upper.mean()
-        radius = float(np.sqrt(np.asarray(operator.diag())[:n].max() + (self.bias == "regularized")))
+        radius, stop = float(np.sqrt(np.asarray(operator.diag())[:n].max() + (self.bias == "regularized"))), None
+        if self.early_stopping:
+            how = {"test_size": self.validation_fraction, "stratify": machine.signs, "random_state": seed}
+            stop = HeldOut(np.isin(np.arange(operator.n), train_test_split(np.arange(n), **how)[1]), least=200)
+            weight[stop.mask] = 0
         problem = slack_problem(operator, y, self.nu * radius, bias=self.bias, sample_weight=weight)
-        solved = solve_by_driver(problem, solver, callback=progress.callback, key=key)
-        return progress.ended(solved._replace(dual_coef=solved.dual_coef[:n]))
+        both = [call for call in (progress.callback, stop) if call is not None]
+        callback = (lambda fit: any([call(fit) for call in both])) if both else None  # noqa: C419 (each is called)
+        solved = solve_by_driver(problem, solver, callback=callback, key=key)
+        status = Status.MAX_STEPS if stop is not None and stop.ended else solved.status
+        return progress.ended(solved._replace(dual_coef=solved.dual_coef[:n], status=status))
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -178,11 +189,10 @@ class PegasosClassifier(SparseCoefMixin, LinearEstimator):
         solver = Pegasos(batch=b, average=self.average)
         bias = "regularized" if self.fit_intercept else "none"
         with jax.enable_x64(True):
-            if self._states is None:
+            states: Any = self._states
+            if states is None:
                 state = solver.start(d, float(self.alpha), bias=bias, dtype=np.float64)
-                states: Any = jax.tree.map(lambda leaf: np.stack([np.asarray(leaf)] * len(targets)), state)
-            else:
-                states = self._states
+                states = jax.tree.map(lambda leaf: np.stack([np.asarray(leaf)] * len(targets)), state)
             for start in range(0, len(order), b):
                 rows = order[start : start + b]
                 left = b - len(rows)

@@ -41,6 +41,7 @@ LIMITS: dict[str, list[Any]] = {
     "decision_function_shape": [StrOptions({"ovr", "ovo"})],
     "degree": [Interval(Integral, 0, None, closed="left")],
     "dual": ["boolean", StrOptions({"auto"})],
+    "early_stopping": ["boolean"],
     "epsilon": NOT_NEGATIVE,
     "fit_intercept": ["boolean"],
     "gamma": [StrOptions({"scale", "auto"}), *NOT_NEGATIVE],
@@ -60,6 +61,7 @@ LIMITS: dict[str, list[Any]] = {
     "solver": [Solver, None],
     "steps": COUNT,
     "tol": POSITIVE,
+    "validation_fraction": [Interval(Real, 0.0, 1.0, closed="neither")],
     "verbose": ["verbose"],
 }
 """What scikit-learn's checks admit for each parameter; a class names what differs in its `_limits`."""
@@ -157,12 +159,9 @@ def sample_weights(sample_weight: Any, n: int) -> np.ndarray:
         return np.ones(n)
     weight = np.asarray(sample_weight, np.float64)
     weight = np.full(n, float(weight)) if weight.ndim == 0 else weight
-    if weight.shape != (n,):
-        raise ValueError(f"sample_weight and X have incompatible shapes: {weight.shape} vs {(n,)}")
-    if not np.isfinite(weight).all():
-        raise ValueError("sample_weight contains NaN or infinity: finite weights are needed.")
-    if not (weight > 0).any():
-        raise ValueError("Invalid input - all samples have zero or negative weights.")
+    require(weight.shape == (n,), f"sample_weight and X have incompatible shapes: {weight.shape} vs {(n,)}")
+    require(bool(np.isfinite(weight).all()), "sample_weight contains NaN or infinity: finite weights are needed.")
+    require(bool((weight > 0).any()), "Invalid input - all samples have zero or negative weights.")
     return weight
 
 
@@ -176,10 +175,8 @@ def require_classes(codes: np.ndarray, weight: np.ndarray, classes: np.ndarray, 
         raise ValueError("Invalid input - all samples with positive weights belong to the same class.")
     if every and not present.all():
         absent = classes[~present].tolist()[0]
-        raise InputError(
-            f"sample_weight and class_weight leave no sample of the class {absent!r}, which cannot be told "
-            "from the rest then: leave its samples out of X and y, or take machines of pairs (SVC)."
-        )
+        told = f"sample_weight and class_weight leave no sample of the class {absent!r}, which cannot be told"
+        raise InputError(f"{told} from the rest then: leave it out of X and y, or take machines of pairs (SVC).")
 
 
 def costs(C: float, weight: np.ndarray) -> np.ndarray:
@@ -192,8 +189,9 @@ def require_finite_decisions(values: np.ndarray) -> np.ndarray:
     finite = np.isfinite(values)
     bad = ~(finite if values.ndim == 1 else finite.all(axis=1))
     if bad.any():
-        raise InputError(
-            f"X has {bad.sum()} point(s) whose decision value is not finite, the first in row {int(bad.argmax())}: "
+        where = f"{bad.sum()} point(s) whose decision value is not finite, the first in row {int(bad.argmax())}"
+        cause = (
             "kernel values overflow there. Scale the features, as in training, or look for what is wrong in that row."
         )
+        raise InputError(f"X has {where}: {cause}")
     return values

@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 from numpy.typing import DTypeLike
 
-from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, require_finite, warn
+from jaxsvm.errors import InputError, PrecisionWarning, is_concrete, require, require_finite, warn
 from jaxsvm.gram.basis import FourierBasis, NystroemBasis
 from jaxsvm.gram.measured import MEASURED
 from jaxsvm.gram.operators import DenseGram, Gram, LowRankGram, TiledGram, dense_values
@@ -59,7 +59,7 @@ def gram(
         dtype: Dtype of the kernel values; None: that of the data. With float32 values of float64 data, dual variables
             stay in float64.
         memory: Budget in bytes for stored kernel values if `store` is None.
-        method: "nystroem" or "fourier", with `rank`.
+        method: With `rank` "nystroem", "fourier" (random phases) or "pairs" (cos and sin of `rank / 2` frequencies).
         landmarks: "pivoted" (greedy, by pivoted Cholesky) or "random", with "nystroem".
         key: A random key for landmarks or frequencies; None takes key 0.
 
@@ -73,8 +73,7 @@ def gram(
         PrecisionWarning: If points lie so far from 0 that their dtype cannot resolve the width of the kernel.
     """
     kernel = as_kernel(kernel)
-    if store and (tile is not None or rank is not None):
-        raise InputError("store is True: leave `tile` and `rank` None, which say that values are not stored.")
+    require(not store or tile is rank is None, "store is True: leave `tile` and `rank` None, which store no values.")
     if isinstance(kernel, Precomputed):
         return _precomputed(kernel, x, dtype)
     for name, value in (("tile", tile), ("rank", rank)):
@@ -83,9 +82,8 @@ def gram(
     points = as_points(x)
     dtype = points.dtype if dtype is None else _value_dtype(dtype)
     if rank is not None:
-        return low_rank_gram(
-            kernel, points, min(rank, points.shape[0]) if method == "nystroem" else rank, method, landmarks, dtype, key
-        )
+        rank = min(rank, points.shape[0]) if method == "nystroem" else rank
+        return low_rank_gram(kernel, points, rank, method, landmarks, dtype, key)
     points, shift, near, far = place(kernel, points)
     near = bool(near) if is_concrete(near) else False
     if is_concrete(far):
@@ -114,15 +112,15 @@ def _warn_of_collapse(far: float, dtype: Any) -> None:
 
 
 def _value_dtype(dtype: Any) -> Any:
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise InputError(f"dtype is {jnp.dtype(dtype)}: a floating one is needed for kernel values.")
+    floats = jnp.issubdtype(dtype, jnp.floating)
+    require(floats, f"dtype is {jnp.dtype(dtype)}: a floating one is needed for kernel values.")
     return floating(dtype)
 
 
 def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
     K = as_points(x, None if dtype is None else _value_dtype(dtype))
-    if isinstance(K, CSR) or K.shape[0] != K.shape[1]:
-        raise InputError(f"x has shape {K.shape}: a precomputed kernel needs a dense square matrix (n, n).")
+    square = not isinstance(K, CSR) and K.shape[0] == K.shape[1]
+    require(square, f"x has shape {K.shape}: a precomputed kernel needs a dense square matrix (n, n).")
     if is_concrete(K):
         require_symmetric("x", np.asarray(K))
     return DenseGram(kernel, jnp.arange(K.shape[0], dtype=jnp.int32), jnp.zeros((0,), K.dtype), K)
@@ -156,18 +154,20 @@ def low_rank_gram(
     """
     key = given_key(key)
     if method == "nystroem":
-        if landmarks not in ("pivoted", "random"):
-            raise InputError(f'landmarks is {landmarks!r}: "pivoted" or "random" is needed.')
+        require(landmarks in ("pivoted", "random"), f"landmarks is {landmarks!r}: pivoted or random is needed.")
         _, shift, near, _ = place(kernel, x)
         near = bool(near) if is_concrete(near) else False
         features = _nystroem(kernel, x, shift, near, rank, landmarks, dtype, key)
-    elif method == "fourier":
-        noise_key, phase_key = jax.random.split(key)
-        phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
-        mean = transposed_product(x, jnp.full((x.shape[0],), 1 / x.shape[0], x.dtype))
-        features = FourierBasis(kernel.frequencies(noise_key, x.shape[1], rank, dtype), phases, mean)
     else:
-        raise InputError(f'method is {method!r}: "nystroem" or "fourier" is needed.')
+        require(method in ("fourier", "pairs"), f'method is {method!r}: "nystroem", "fourier" or "pairs" is needed.')
+        noise_key, phase_key = jax.random.split(key)
+        frequencies = kernel.frequencies(noise_key, x.shape[1], rank, dtype)
+        phases = jax.random.uniform(phase_key, (rank,), dtype, 0, 2 * jnp.pi)
+        if method == "pairs":  # cos and sin of half as many
+            phases = jnp.tile(jnp.asarray([0, -np.pi / 2], dtype), rank)[:rank]
+            frequencies = frequencies[:, jnp.arange(rank) // 2]
+        mean = transposed_product(x, jnp.full((x.shape[0],), 1 / x.shape[0], x.dtype))
+        features = FourierBasis(frequencies, phases, mean)
     points = x if isinstance(x, CSR) else x - features.shift[None, :]
     Z = _features_of(features, x, dtype)
     return LowRankGram(kernel, points, features, Z, landmarks if method == "nystroem" else None)

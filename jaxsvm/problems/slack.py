@@ -304,7 +304,7 @@ def equivalent_C(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:  # noqa: 
 
 @transfers
 def nu_svm_parameter(problem: SlackProblem, fit: Fit) -> Float[Array, ""]:
-    """Return the nu of nu-SVM (scikit-learn's `NuSVC`) with the same decision function: `1 / (n max_i p_i)`."""
+    """Return the nu of nu-SVM (`NuSVC`) with the same function, `1 / (n max_i p_i)`; its inverse is d level / d nu."""
     return 1 / (_highest(problem, fit) * problem.weights.sum())
 
 

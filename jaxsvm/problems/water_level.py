@@ -1,8 +1,8 @@
 """The water level: the worst margin after a budget of slack has been spent in the best way.
 
 Source: Cotter, Shalev-Shwartz, Srebro, "The Kernelized Stochastic Batch Perceptron" (ICML 2012), whose printed routines
-are wrong (docs/mathematics.md, Sources); these are closed forms. A volume V of water over a floor of heights `c_i` and
-widths `w_i` has its surface at
+are wrong (docs/papers/stochastic_batch_perceptron.md, Errata); these are closed forms. A volume V of water over a floor
+of heights `c_i` and widths `w_i` has its surface at
 
     level = min_{p in simplex} p'c + V max_i p_i / w_i = min_k (sum of w c over the k lowest + V) / (their sum of w),
 

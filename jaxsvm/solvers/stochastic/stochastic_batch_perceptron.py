@@ -5,14 +5,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
+from jaxsvm.errors import require
 from jaxsvm.numerics.precision import rounded
 from jaxsvm.numerics.sampling import systematic_draw
 from jaxsvm.problems.slack import SlackProblem
-from jaxsvm.problems.water_level import WaterLevel
-from jaxsvm.results.fit import Counters
+from jaxsvm.results.fit import Counters, Fit
 from jaxsvm.runtime.arrays import Count, Number, require_one_of, require_whole
 from jaxsvm.solvers.contract import NEVER, STEPS, Solver, Traits
 from jaxsvm.solvers.start import Resumed, StartLike, key_after, resumed, steps_of
@@ -30,9 +32,10 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
     Problems: slack problems, with any bias.
     Cost of a step: n kernel evaluations for each drawn row.
-    Rate: the mean of the iterates is within `3 r / sqrt(steps)` of the optimum in expectation.
+    Rate: the mean of the iterates is within `3 r / sqrt(steps)` of the optimum in expectation, and with probability
+        `1 - delta` within `r (3 + sqrt(8 log(1 / delta))) / sqrt(steps)`.
     Source: Cotter, Shalev-Shwartz, Srebro, "The Kernelized Stochastic Batch Perceptron" (ICML 2012), Algorithm 1, with
-    the corrections of docs/mathematics.md, Sources. Departures: samples are drawn from the rank set, which is never
+    the errata of docs/papers/stochastic_batch_perceptron.md. Departures: samples are drawn from the rank set, never
     empty; mini-batches (a block of rows) and exact supergradients (all rows of p: one product of a stored matrix) as
     well as single draws; the mean of the p of all steps bounds the optimum from above, which gives a gap and a stopping
     rule that the paper lacks.
@@ -41,9 +44,6 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         steps: Maximum number of steps, >= 0: the paper's T.
         batch: Rows of a step, >= 1 (even if the bias is free: half of each class); None: the exact, deterministic
             supergradient. Static.
-        fill: Whether low responses fill up a batch that is larger than the rank set (for a small nu one sample of each
-            class), as long as p misses the level by at most `0.3 r / t` at step t, a tenth of the bound of the rate:
-            with all that a batch holds, w would maximise the mean of so many responses. Static.
         tol: Relative gap at which to stop earlier, > 0.
         average: The returned w: "uniform" (mean of the iterates, the paper's), "linear" (later iterates have larger
             weights) or "last"; static.
@@ -61,7 +61,6 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
     steps: Count = 10_000
     batch: int | None = dataclasses.field(default=1, metadata={"static": True})
-    fill: bool = dataclasses.field(default=False, metadata={"static": True})
     tol: Number = 1e-3
     average: str = dataclasses.field(default="uniform", metadata={"static": True})
     burn_in: Count = 0
@@ -97,17 +96,14 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             bounds = problem.certificate(jnp.stack([a, p]), jnp.stack([c, row]))
             gap = jnp.maximum(bounds.primal - bounds.dual, jnp.finfo(row.dtype).tiny ** 0.5 * problem.radius)
             before = steps_of(given, (problem.radius / gap) ** 2)
-        mean = Mean(a, c, p, row)
-        key = key_after(key, init)
-        return State(key, a, c, r2, mean, -problem.nu, unit, before, jnp.asarray(False), Counters.zero())
+        key, mean, no = key_after(key, init), Mean(a, c, p, row), jnp.asarray(False)
+        return State(key, a, c, r2, mean, -problem.nu, unit, before, no, Counters.zero())
 
     def step(self, problem: SlackProblem, state: "State") -> "State":
         """Compute the water level, draw rows, move along them, project onto the unit ball, average."""
         t = state.before + state.counters.steps + 1
         eta = 1 / (problem.radius * jnp.sqrt(t.astype(problem.dtype)))
         water = problem.level(state.c)
-        if self.fill and self.batch is not None:
-            water = water._replace(p=_filled(problem, state.c, water, self.batch, 0.3 * problem.radius / t))
         key, draw_key = jax.random.split(state.key)
         if self.batch is None:
             g, row, rows = water.p, problem.matvec(water.p[None])[0], (water.p > 0).sum(dtype=jnp.int32)
@@ -115,8 +111,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             index = systematic_draw(draw_key, water.p, self.batch, problem.y if problem.free_bias else None)
             g = jnp.zeros_like(state.a).at[index].add(1 / self.batch)
             row = problem.combination(index, jnp.full((self.batch,), 1 / self.batch, problem.dtype))
-            ordered = jnp.sort(index)
-            rows = 1 + (ordered[1:] != ordered[:-1]).sum(dtype=jnp.int32)
+            rows = 1 + (jnp.diff(jnp.sort(index)) != 0).sum(dtype=jnp.int32)
         r2 = state.r2 + 2 * eta * (g @ state.c) + eta**2 * (g @ row)
         scale = jnp.where(r2 > 1, lax.rsqrt(jnp.where(r2 > 1, r2, 1)), 1)
         a, c = scale * (state.a + eta * g), scale * (state.c + eta * row)
@@ -131,9 +126,8 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         a, p = jnp.maximum(state.mean.a, 0), problem.feasible_point(state.mean.p.astype(problem.dtype))
         a, p = a.astype(problem.dtype), rounded(p, state.mean.p.dtype)
         c, mean_c, row = problem.matvec(jnp.stack([state.a, a, p]))
-        mean = Mean(a, mean_c, p, row)
         strictness = jnp.where(state.counters.steps > 0, 2 * state.strictness, state.strictness)
-        return state._replace(c=c, r2=jnp.maximum(state.a @ c, 0), mean=mean, strictness=strictness)
+        return state._replace(c=c, r2=jnp.maximum(state.a @ c, 0), mean=Mean(a, mean_c, p, row), strictness=strictness)
 
     def dual_point(self, problem: SlackProblem, state: "State") -> tuple[Float[Array, "two n"], Float[Array, "two n"]]:
         a, c, p, row = state.mean
@@ -177,27 +171,33 @@ class State(NamedTuple):
     counters: Counters  # steps and kernel evaluations (of distinct rows within a batch)
 
 
-def _filled(
-    problem: SlackProblem, c: Float[Array, " n"], water: WaterLevel, size: int, eps: Float[Array, ""]
-) -> Float[Array, " n"]:
-    """Return p of the water level, or the uniform p on more of the lowest responses, at most `size` in all.
+class HeldOut:
+    """A callback that ends a fit once the error of held-out samples has rested: the stop rule of the paper.
 
-    It is then an eps-supergradient: `p'c + V max_i p_i / w_i` exceeds the level by at most eps. With a free bias half
-    of the samples and of the mass is in each class.
+        problem = jaxsvm.slack_problem(gram, y, nu, sample_weight=~mask)
+        fit = jaxsvm.fit(problem, jaxsvm.StochasticBatchPerceptron(), callback=jaxsvm.HeldOut(mask))
+
+    Steps carry the margins of absent samples along: the error costs no kernel value. A fit that it ends is INTERRUPTED.
+
+    Args:
+        mask: The samples held out, `(n,)`, bool; those of weight 0 in the problem.
+        patience: It ends a fit after so many times the steps at which the error was lowest, > 1.
+        least: Steps that a fit may take in any case, >= 0.
+
+    Attributes:
+        errors: At each number of steps the share of held-out samples without a positive margin, a dictionary.
+        ended: Whether it has ended a fit.
     """
-    classes = [problem.y > 0, problem.y < 0] if problem.free_bias else [jnp.ones_like(problem.present)]
-    each, mean, highest = max(min(size, problem.n) // len(classes), 1), 0.0, 0.0
-    lowest = []
-    for members in classes:
-        heights, index = lax.top_k(-jnp.where(members & problem.present, c, jnp.inf), each)
-        width = jnp.where(heights > -jnp.inf, problem.weights[index], 0)
-        mass = jnp.cumsum(width) * len(classes)
-        mean = mean + jnp.cumsum(jnp.where(width > 0, -width * heights, 0)) / mass
-        highest = jnp.maximum(highest, 1 / mass)
-        lowest.append((index, width))
-    close = mean + problem.volume * highest - water.level <= eps
-    places = jnp.arange(each, dtype=jnp.int32)
-    count, filled = jnp.where(close, places + 1, 0).max(), jnp.zeros_like(c)
-    for index, width in lowest:
-        filled = filled.at[index].add(jnp.where(places < count, width, 0))
-    return jnp.where((water.p > 0).sum() < (filled > 0).sum(), problem.feasible_point(filled), water.p)
+
+    def __init__(self, mask: ArrayLike, patience: float = 2.0, least: int = 1000) -> None:
+        self.mask, self.patience, self.least, self.ended = np.asarray(mask), patience, least, False
+        usable = self.mask.dtype == bool and bool(self.mask.any()) and patience > 1
+        require(usable, f"mask is {self.mask}, patience {patience}: booleans, one True, and a number > 1 are needed.")
+        self.errors: dict[int, float] = {}
+
+    def __call__(self, fit: Fit) -> bool:
+        """Note the error; return whether to stop. `fit` calls this."""
+        self.errors[int(fit.steps)] = float((np.asarray(fit.margins)[self.mask] <= 0).mean())
+        best = min(self.errors, key=self.errors.__getitem__)
+        self.ended = max(self.errors) >= max(self.least, self.patience * best)
+        return self.ended
