@@ -14,10 +14,11 @@
 # %% [markdown]
 # # The Stochastic Batch Perceptron against Pegasos
 #
-# Two ways to a good kernel classifier without solving the SVM to the end. Pegasos takes a subgradient step for a
-# few samples at a time. The Stochastic Batch Perceptron (SBP) works on the other form of the problem, a budget of slack
-# in place of C: each step looks at the responses of all samples, and moves toward those that most need it. What
-# both pay for is rows of the kernel matrix; so that is what they are compared by.
+# Ways to a good kernel classifier without solving the SVM to the end, with the settings of [the paper of the Stochastic
+# Batch Perceptron](https://arxiv.org/abs/1204.0566). Pegasos takes a subgradient step for one sample at a time, and the
+# Perceptron adds each sample that it gets wrong. The Stochastic Batch Perceptron (SBP) works on the other form of the
+# problem, a budget of slack in place of C: each step looks at the responses of all samples, and moves toward one of
+# those that most need it. What they pay for is rows of the kernel matrix; so that is what they are compared by.
 
 # %%
 import warnings
@@ -69,44 +70,46 @@ print(
 assert best > 0.9
 
 # %% [markdown]
-# Each may ask for the same number of kernel rows, 8 at a time; a few seeds of each.
+# Each may take the same number of steps, for a few seeds. A step of the SBP asks for one row. One of Pegasos or of the
+# Perceptron whose sample is right asks for none. The SBP and the Perceptron give back the mean of their iterates.
 
 # %%
-rows, batch, seeds = (64, 128, 256, 512, 1024, 2048), 8, 5
-scores = {"SBP": np.zeros((seeds, len(rows))), "Pegasos": np.zeros((seeds, len(rows)))}
+steps, seeds = (32, 64, 128, 256, 512, 1024, 2048), 5
+solvers = {
+    "SBP": lambda count: (slack, jaxsvm.StochasticBatchPerceptron(count)),
+    "Pegasos": lambda count: (hinge, jaxsvm.Pegasos(count, batch=1, projection=False, average="last", offset=0.0)),
+    "Perceptron": lambda count: (hinge, jaxsvm.Perceptron(count, output="average")),
+}
+scores, rows = ({name: np.zeros((seeds, len(steps))) for name in solvers} for _ in range(2))
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # neither is asked to converge
-    for place, count in enumerate(rows):
-        for seed in range(seeds):
-            steps, key = count // batch, jax.random.key(seed)
-            sbp = jaxsvm.fit(slack, jaxsvm.StochasticBatchPerceptron(steps, batch, fill=True, average="last"), key=key)
-            pegasos = jaxsvm.fit(hinge, jaxsvm.Pegasos(steps=steps, batch=batch), key=key)
-            scores["SBP"][seed, place] = accuracy(sbp, slack)
-            scores["Pegasos"][seed, place] = accuracy(pegasos, hinge)
+    warnings.simplefilter("ignore")  # none is asked to converge
+    for name, make in solvers.items():
+        for place, count in enumerate(steps):
+            for seed in range(seeds):
+                problem, solver = make(count)
+                fit = jaxsvm.fit(problem, solver, key=jax.random.key(seed))
+                scores[name][seed, place] = accuracy(fit, problem)
+                drawn = fit.counters.toward if name != "SBP" else fit.steps
+                rows[name][seed, place] = float(drawn)
 
 for name, values in scores.items():
-    print(
-        f"{name:8}", "  ".join(f"{count:5} rows {value:.3f}" for count, value in zip(rows, values.mean(0), strict=True))
-    )
+    cells = zip(steps, rows[name].mean(0), values.mean(0), strict=True)
+    print(f"{name:10}", "  ".join(f"{count}: {value:.3f} ({row:.0f} rows)" for count, row, value in cells))
 
 # %%
 figure, axes = plt.subplots(figsize=(6.5, 3.8), layout="constrained")
 for name, values in scores.items():
-    axes.errorbar(rows, values.mean(0), values.std(0), fmt="o-", markersize=4, capsize=3, label=name)
+    axes.errorbar(rows[name].mean(0), values.mean(0), values.std(0), fmt="o-", markersize=4, capsize=3, label=name)
 axes.plot([exact_rows], [best], "k*", markersize=11, label="exact")
 axes.axhline(best, color="0.45", linestyle=":")
 axes.set_xscale("log")
-axes.set_xticks(rows, [str(count) for count in rows])
-axes.set_xticks([], minor=True)
 axes.set_xlabel("kernel rows")
 axes.set_ylabel("accuracy on new samples")
 axes.legend()
 axes.grid(alpha=0.3)
 plt.show()
-for values in scores.values():
-    assert values.mean(0)[-1] > best - 0.02  # with 2,048 rows both are as good as the exact solution
-    assert values.mean(0)[2] > values.mean(0)[0] + 0.1  # and much of the way is done in the first 256
-assert scores["SBP"].mean(0)[3] > best - 0.03  # half as many rows as the exact solution took
+assert scores["SBP"].mean(0)[2] > best - 0.03  # 128 rows, an eighth of what the exact solution took
+assert scores["Perceptron"].mean(0)[-1] > best - 0.03 and scores["Pegasos"].mean(0)[-1] > best - 0.05
 
 # %% [markdown]
 # The SBP has a gap too. Its exact form (`batch=None`) ends with a proof.
@@ -117,8 +120,9 @@ print(certified.status.name, f"relative gap {float(certified.certificate.relativ
 assert certified.status.name == "CONVERGED"
 
 # %% [markdown]
-# **Learned.** Neither method needs the optimum for a good classifier: on this set 512 kernel rows of 6,000 bring the
-# SBP to within a point of the exact solution, which took about a thousand, and Pegasos to within ten. It takes many
-# small steps: with batches of 32 in place of 8 the SBP needs four times the rows, and is behind Pegasos. Sets differ
-# too (`benchmarks/hinge_figure.py`): measure on yours. Where an answer has to be *proved*, use the exact solver, or
-# the SBP's own certificate; a subgradient method has none that is worth waiting for.
+# **Learned.** No method needs the optimum for a good classifier: on this set 128 kernel rows of 6,000 bring the SBP to
+# within a point of the exact solution, which took about a thousand. By steps, as the paper counts, it is far ahead. By
+# rows that are asked for it is not: 2,048 draws cost Pegasos and the Perceptron less than 160 rows, since a sample that
+# is right costs nothing, and the mean of the Perceptron's iterates is then as good as the SBP after as many rows. Sets
+# differ (the page of the paper has three more): measure on yours. Where an answer has to be *proved*, use the exact
+# solver, or the SBP's own certificate; a subgradient method has none that is worth waiting for.
