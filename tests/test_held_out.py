@@ -1,11 +1,14 @@
 """The stop rule of held-out samples, as a callback and as an option of the estimator."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import jaxsvm
 from jaxsvm.estimators import SBPClassifier
-from jaxsvm.kernels import RBF
+from jaxsvm.kernels import RBF, Precomputed
+from jaxsvm.loop import bursts
 
 
 def clouds(n):
@@ -49,3 +52,17 @@ def test_an_estimator_that_stops_early_takes_fewer_steps_and_holds_out_what_it_w
 def test_a_mask_that_holds_out_nothing_is_refused(mask):
     with pytest.raises(jaxsvm.InputError, match="mask is"):
         jaxsvm.HeldOut(mask)
+
+
+def test_a_large_precomputed_matrix_shows_the_current_margins_at_every_chunk(monkeypatch):
+    """Of a matrix that no kernel vouches for nothing is certified then, but margins are known."""
+    x, y = clouds(300)
+    little = dataclasses.replace(bursts.MEASURED, samples_of_a_small_problem=100)
+    monkeypatch.setattr(bursts, "MEASURED", little)
+    mask, K = np.arange(300) % 4 == 0, np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(-1))
+    problem = jaxsvm.slack_problem(jaxsvm.gram(Precomputed(), K), y, 0.05, sample_weight=~mask)
+    held, gaps = jaxsvm.HeldOut(mask, patience=100.0), []
+    solver = jaxsvm.StochasticBatchPerceptron(2000, tol=1e-9)
+    jaxsvm.fit(problem, solver, callback=lambda fit: gaps.append(float(fit.certificate.relative_gap)) or held(fit))
+    assert list(held.errors) == list(range(100, 2001, 100))
+    assert np.isinf(gaps).any() and len(set(held.errors.values())) > 2

@@ -389,7 +389,7 @@ def curves(run):
         "47": ("error % of the Perceptron after n^2, SBP after n^2, 2 n^2", lambda one, sbp, _: abs(one - sbp) < 1,
                ("Perceptron", 1, 0), ("SBP 1", 1, 0), ("SBP 1", 2, 0)),
         "31": ("rows that n draws of Pegasos compute, over n", lambda share: share < 0.6, ("Pegasos", 1, 1)),
-        "35": ("support of SBP after .1 n^2, 2 n^2, of the optimum", lambda few, many, exact: 2 * few < exact < 1.1 * many,
+        "35": ("support of SBP after .1 n^2, 2 n^2, of the optimum", lambda few, many, own: 2 * few < own < 1.1 * many,
                ("SBP 1", 0.1, 2), ("SBP 1", 2, 2), ("optimum", 2, 2)),
         "36": ("SMO at .1 n^2: error %, relative gap; optimum %", lambda e, gap, least: e > 2 * least or least < 10,
                ("SMO", 0.1, 0), ("SMO", 0.1, 4), best),

@@ -88,7 +88,7 @@ def run(
             if callback is not None:  # then each burst is one chunk
                 if certifies:
                     shown = finish(solver, progress)
-                elif solver.traits.carries_sums and problem.of_level and problem.gram.definite:
+                elif solver.traits.carries_sums and problem.of_level:
                     current = level_program(cast(SlackProblem, problem), solver, progress)
                     shown = finish(solver, progress._replace(best=current))
                 told_to_stop = callback(shown) is True
@@ -297,7 +297,8 @@ def carried_program(problem: Restrictable, solver: Solver, progress: Progress) -
 def level_program(problem: SlackProblem, solver: Solver, progress: Progress) -> Answer:
     """Return the current w of a slack problem, certified by carried responses, with the best bound known.
 
-    The margins shown are those of the responses; the level is lower by all that rounding may have added.
+    The margins shown are those of the responses; the level is lower by all that rounding may have added. Nothing is
+    certified of a matrix that no kernel vouches for.
     """
     point, s = solver.dual_point(problem, progress.state)
     wide, best, a = widened(problem), progress.best, jnp.maximum(point[0], 0)
@@ -306,7 +307,8 @@ def level_program(problem: SlackProblem, solver: Solver, progress: Progress) -> 
     length = jnp.sqrt(jnp.maximum(a @ c + off * a.sum(), 1))
     rows = jnp.stack([(c - off) / length, jnp.full_like(c, wide.radius**2)])  # p'Qp is not needed, nor known here
     found = wide.certified(jnp.stack([a / length, p]), rows, problem.dtype)
-    bounds = judged(primal, found.certificate.dual, primal - found.certificate.dual, found.certificate.dual, rounding=0)
+    low = found.certificate.dual
+    bounds = judged(primal, low, primal - low, low, rounding=0, feasible=problem.gram.definite)
     found = found._replace(margins=found.margins + off / length / found.R, certificate=bounds)
     return in_dtype(found, problem.dtype)
 
