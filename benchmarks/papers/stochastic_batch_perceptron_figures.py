@@ -65,4 +65,4 @@ if __name__ == "__main__":
         if part in kept:
             figure = draw(kept[part]["figures"])
             figure.tight_layout()
-            figure.savefig(ROOT / "docs" / "papers" / f"stochastic_batch_perceptron_{draw.__name__}.png", dpi=64)
+            figure.savefig(ROOT / "docs" / "papers" / f"stochastic_batch_perceptron_{draw.__name__}.png", dpi=60)

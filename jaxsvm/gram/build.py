@@ -119,8 +119,8 @@ def _value_dtype(dtype: Any) -> Any:
 
 def _precomputed(kernel: Precomputed, x: Any, dtype: Any) -> DenseGram:
     K = as_points(x, None if dtype is None else _value_dtype(dtype))
-    square = not isinstance(K, CSR) and K.shape[0] == K.shape[1]
-    require(square, f"x has shape {K.shape}: a precomputed kernel needs a dense square matrix (n, n).")
+    if isinstance(K, CSR) or K.shape[0] != K.shape[1]:
+        raise InputError(f"x has shape {K.shape}: a precomputed kernel needs a dense square matrix (n, n).")
     if is_concrete(K):
         require_symmetric("x", np.asarray(K))
     return DenseGram(kernel, jnp.arange(K.shape[0], dtype=jnp.int32), jnp.zeros((0,), K.dtype), K)
