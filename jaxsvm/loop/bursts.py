@@ -297,8 +297,7 @@ def carried_program(problem: Restrictable, solver: Solver, progress: Progress) -
 def level_program(problem: SlackProblem, solver: Solver, progress: Progress) -> Answer:
     """Return the current w of a slack problem, certified by carried responses, with the best bound known.
 
-    The margins shown are those of the responses; the level is lower by all that rounding may have added. Nothing is
-    certified of a matrix that no kernel vouches for.
+    Margins are those of the responses; the level is lower by rounding, and unknown if no kernel proves definiteness.
     """
     point, s = solver.dual_point(problem, progress.state)
     wide, best, a = widened(problem), progress.best, jnp.maximum(point[0], 0)
@@ -309,8 +308,7 @@ def level_program(problem: SlackProblem, solver: Solver, progress: Progress) -> 
     found = wide.certified(jnp.stack([a / length, p]), rows, problem.dtype)
     low = found.certificate.dual
     bounds = judged(primal, low, primal - low, low, rounding=0, feasible=problem.gram.definite)
-    found = found._replace(margins=found.margins + off / length / found.R, certificate=bounds)
-    return in_dtype(found, problem.dtype)
+    return in_dtype(found._replace(margins=found.margins + off / length / found.R, certificate=bounds), problem.dtype)
 
 
 def _off_by(problem: Problem, point: Float[Array, " n"], s: Float[Array, " *n"], steps: Any) -> Float[Array, ""]:
