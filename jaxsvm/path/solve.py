@@ -356,7 +356,7 @@ def solve_parts(
             part = part.on(of_whole(partial(landmarks_among, allowed=part.present, key=key), problem.gram))
             fits += solve_together([part], Cs, options, stop)  # one operator at a time
         return fits
-    solver = options.solver or exact_solver(problem, options.tol)
+    require_usable(solver := options.solver or exact_solver(problem, options.tol))
     if options.callback is None and isinstance(chain_link(problem, solver, options, stop), CarriedChain):
         problem.at(Cs.min())
         (ready,) = ready_together([problem.at(Cs.max())], [solver])
