@@ -46,6 +46,15 @@ class Schema:
     label: tuple[str, str]
     features: dict[str, dict[str, str]]
     missing: str
+    weights: dict[str, str]
+
+
+def formed_rows(join):
+    """All rows of a join of whole weights, equal ones once per copy: features, signs, the row of each table."""
+    rows = relational.design(join)
+    copies = np.repeat(np.arange(rows.n), rows.weight.astype(int))
+    x = rows.x if isinstance(rows.x, np.ndarray) else rows.x.toarray()
+    return x[copies], rows.y[copies], [place[copies] for place in rows.place]
 
 
 def build(db, rng) -> Schema:
@@ -81,6 +90,13 @@ def build(db, rng) -> Schema:
     if not any(features.values()):
         features[hub]["x9"] = "integer"
         cells[hub]["x9"] = random_column(db, rng, "integer", n[hub], gone)
+    more, weights = rng.spawn(1)[0], {}
+    for name in names:
+        if more.random() < 0.3:
+            weights[name] = str(more.choice(["w", "Weight"]))
+            kind = str(more.choice(["INTEGER", "DOUBLE", "DECIMAL(8,3)"]))
+            values = [0, 1, 1, 2, 3] if kind == "INTEGER" else [0, 1, 0.25, 2.5, 0.375]
+            cells[name][weights[name]] = (kind, more.choice(values, n[name]).tolist())
     for name in names:
         columns = ", ".join(f"{quoted(c)} {kind}" for c, (kind, _) in cells[name].items())
         db.execute(f"CREATE TABLE {quoted(name)} ({columns})")
@@ -88,7 +104,7 @@ def build(db, rng) -> Schema:
         kinds = [kind for kind, _ in cells[name].values()]
         listed = ", ".join("(" + ", ".join(cell(v, k) for v, k in zip(row, kinds, strict=True)) + ")" for row in rows)
         db.execute(f"INSERT INTO {quoted(name)} VALUES {listed}")
-    return Schema(names, keys, (hub, "y"), features, missing)
+    return Schema(names, keys, (hub, "y"), features, missing, weights)
 
 
 def random_column(db, rng, family, n, gone, kind=None):
@@ -137,7 +153,7 @@ def from_clause(db, schema, nan_is_null):
 
 
 def truth(db, schema, nan_is_null):
-    """Which features, and the joined rows by SQL: each feature and the label as text."""
+    """Which features, and the joined rows by SQL: each feature as text, the weight, the label as text."""
     names, hub = schema.names, schema.label[0]
     chosen = [(name, c) for name in names for c in schema.features[name]]
 
@@ -146,24 +162,25 @@ def truth(db, schema, nan_is_null):
         narrow = str(db.sql(f"SELECT {value} FROM {quoted(name)}").types[0]) == "FLOAT"
         return f"CAST({f'CAST({value} AS DOUBLE)' if narrow else value} AS VARCHAR)"
 
-    listed = ", ".join(text(n, c) for n, c in [*chosen, (hub, "y")])
+    weight = " * ".join(["1", *(f"CAST({quoted(n)}.{quoted(w)} AS DOUBLE)" for n, w in schema.weights.items())])
+    listed = ", ".join([*(text(n, c) for n, c in chosen), weight, text(hub, "y")])
     rows = db.sql(f"SELECT {listed} FROM {from_clause(db, schema, nan_is_null)}").fetchall()
     return chosen, rows
 
 
 def expected(schema, chosen, rows, fills):
-    """Columns by the names of features, and labels, of rows as text."""
-    out = {}
+    """Columns by the names of features, labels, and weights, of rows as text; none of levels of weight 0."""
+    out, weight = {}, np.array([float(row[-2]) for row in rows])
     for k, (name, c) in enumerate(chosen):
         values = [row[k] for row in rows]
         if schema.features[name][c] in NUMBERS:
             fill = fills.get((name, c), np.nan)
             out[f"{name}.{c}"] = np.array([fill if v in (None, "nan") else float(v) for v in values])
             continue
-        for level in dict.fromkeys(values):
+        for level in dict.fromkeys(v for v, w in zip(values, weight, strict=True) if w > 0):
             called = f"{name}.{c} IS NULL" if level is None else f"{name}.{c}={level}"
             out[called] = np.array([float(v == level) for v in values])
-    return out, [row[-1] for row in rows]
+    return out, [row[-1] for row in rows], weight
 
 
 def held(db, name, form):
@@ -191,22 +208,21 @@ def held(db, name, form):
     return arrow.to_pandas(types_mapper=kinds.get, integer_object_nulls=True)
 
 
-def agree(join, want, label, source):
+def agree(join, want, label, weight, source):
     """Whether rows and moments are those of SQL, to 1e-12 of the size of each feature."""
-    n = len(label)
-    assert join.size == n, (source, join.size, n)
+    np.testing.assert_allclose(join.size, weight.sum(), rtol=1e-12 * bool((weight % 1).any()), err_msg=source)
     names, moments = join.feature_names, join.moments()
     assert sorted(names) == sorted(want), (source, sorted(names), sorted(want))
     x = np.stack([want[name] for name in names], axis=1)
-    size = np.abs(x).max(axis=0)
+    live, y = weight > 0, signs(join, label)
+    size = np.abs(x[live]).max(axis=0)
     size = np.where(size > 0, size, 1.0)
-    y = signs(join, label)
-    u = x / size
+    u, p = np.where(live[:, None], x / size, 0), weight / weight.sum()
     for found, wanted in (
-        (moments.mean / size, u.mean(axis=0)),
-        (moments.label_mean / size, y @ u / n),
-        (moments.second / np.outer(size, size), u.T @ u / n),
-        (moments.label, y.mean()),
+        (moments.mean / size, p @ u),
+        (moments.label_mean / size, (p * y) @ u),
+        (moments.second / np.outer(size, size), (p[:, None] * u).T @ u),
+        (moments.label, p @ y),
     ):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12, err_msg=source)
     return x, y
@@ -233,6 +249,7 @@ def judged(seed: int, forms: int = 2) -> dict[str, str]:
         "keys": schema.keys,
         "features": {n: list(f) for n, f in schema.features.items()},
         "missing": schema.missing,
+        "weights": schema.weights,
     }
     for form in ["duckdb", *rng.choice(FORMS, forms, replace=False)]:
         nan_is_null = form in ("pandas", "pandas-nullable", "python")
@@ -246,12 +263,11 @@ def judged(seed: int, forms: int = 2) -> dict[str, str]:
             continue
         chosen, rows = truth(db, schema, nan_is_null)
         fills = {(t, c): b.fill[k] for t, b in zip(join.names, join.blocks, strict=True) for k, c in enumerate(b.names)}
-        want, label = expected(schema, chosen, rows, fills)
-        x, _ = agree(join, want, label, f"{seed} {form}")
+        x, _ = agree(join, *expected(schema, chosen, rows, fills), f"{seed} {form}")
         out[form] = "equal"
         fit = relational.fit(join, 0.1, engine="formed", scale="standard", max_steps=3, tol=0.5)
         scores = np.sort(x @ fit.coef + fit.intercept)
-        near = 1e-12 * (1 + np.abs(x) @ np.abs(fit.coef) + abs(fit.intercept)).max()
+        near = 1e-12 * np.nanmax(1 + np.abs(x) @ np.abs(fit.coef) + abs(fit.intercept))
         if not nan_is_null:
             found = db.sql(f"SELECT score FROM ({fit.to_sql()}) AS scored").fetchnumpy()["score"]
             found = np.sort(np.ma.filled(found, np.nan).astype(float))
@@ -275,6 +291,7 @@ def refusal(db, schema, text, nan_is_null, form):
             _, rows = truth(db, schema, nan_is_null)
         except Exception:  # SQL has no answer either
             return "refused: SQL too"
+        rows = [row for row in rows if row[-2] > 0]
         if "without rows" in text:
             assert not rows, (form, text, len(rows))
         elif "values among" in text:

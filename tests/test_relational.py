@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from random_joins import formed_rows
 
 from jaxsvm.errors import InputError
 from jaxsvm.relational import Join, far_counts, pseudo_gradient
@@ -48,7 +49,7 @@ def join_of(shape, **options):
 
 def truth(join, beta, guard=0.0, tau=1.0):
     """Counts, mean slack and gradient of the hinge from the materialised join; which rows are too near to tell."""
-    x, y, rows = join.materialise()
+    x, y, rows = formed_rows(join)
     slack = tau - y * (x @ beta) - guard * np.abs(x) @ np.abs(beta)
     counts = [
         [
@@ -115,7 +116,7 @@ def test_a_tree_of_many_tables_on_one_key_is_a_path():
 @pytest.mark.parametrize("shape", [PATH, HUB, CROSS])
 def test_counts_and_moments(shape):
     join = join_of(shape, n=12)
-    x, y, rows = join.materialise()
+    x, y, rows = formed_rows(join)
     assert join.size == len(x) > 100
     for out, index, weight in zip(join.counts(), rows, join.tree.weight, strict=True):
         np.testing.assert_array_equal(out, np.bincount(index, minlength=len(weight)))
@@ -199,7 +200,7 @@ def test_the_pseudo_gradient_is_the_gradient_at_perturbed_data():
     """Lemma 7 of the paper, with the perturbed join written out."""
     join, eps = join_of(PATH, n=40, keys=2), 0.3
     beta = beta_of(join)
-    x, y, rows = join.materialise()
+    x, y, rows = formed_rows(join)
     found = pseudo_gradient(join, beta, 0.1, eps, guard=True, mode="lower")
     exact, _, _, _ = truth(join, beta, eps)
     far = 1 - y * (x @ beta) - eps * np.abs(x) @ np.abs(beta) >= 0
@@ -246,7 +247,7 @@ def test_star_of_unique_keys_is_exact():
     }
     join = Join(tables, ("fact", "y"))
     engine = SketchEngine(join.tree, 0.5)
-    assert [len(engine.plan.grid[name]) for name in ("1>0", "2>0")] == [1, 1]
+    assert [len(engine.grid[name]) for name in ("1>0", "2>0")] == [1, 1]
     beta = beta_of(join)
     counts = far_counts(join, beta, engine=engine).counts
     true, _, _, _ = truth(join, beta)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from random_joins import formed_rows
 from test_relational import PATH, join_of, tables_of
 
 import jaxsvm
@@ -21,7 +22,7 @@ def test_chunks_are_the_rows_of_the_materialised_join(monkeypatch, categories):
         rows = np.asarray(x.rows(np.arange(len(y)))) if categories else x
         found.append(np.repeat(np.c_[rows, 2 * y - 1], weight.astype(int), axis=0))
     assert len(found) > 1
-    whole, y, _ = join.materialise()
+    whole, y, _ = formed_rows(join)
     assert sorted(map(tuple, np.concatenate(found))) == sorted(map(tuple, np.c_[whole, y]))
 
 
@@ -46,7 +47,7 @@ def test_feature_space_solvers_take_a_join(solver, loss):
     fit = jaxsvm.fit(problem, solver)
     jaxsvm.check(fit)
     other = relational.fit(join, lam, engine="formed", loss=loss, intercept=False, tol=1e-6)
-    x, y, _ = join.materialise()
+    x, y, _ = formed_rows(join)
 
     def F(beta):
         slack = np.maximum(1 - y * (x @ beta), 0)

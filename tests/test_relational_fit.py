@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from random_joins import formed_rows
 from test_relational import GOLDEN, HUB, PATH, beta_of, join_of, tables_of, truth
 
 import jaxsvm
@@ -18,7 +19,7 @@ def optimum(join, lam):
 
     `max mean(a) - |Z' a / N|^2 / (4 lam)` over `a` in [0, 1], where Z has the rows `y x`.
     """
-    x, y, _ = join.materialise()
+    x, y, _ = formed_rows(join)
     Z, N = x * y[:, None], len(y)
     V = Z / (N * np.sqrt(2 * lam))
     a, low, high = np.full(N, 0.5), -np.inf, np.inf
@@ -84,7 +85,7 @@ def test_a_ramp_on_a_grid_narrows_to_its_bins():
 def test_the_squared_hinge_as_a_fit():
     """Against Newton's method on the materialised join: the interval holds its optimum, and is small."""
     join, tol = prepared(join_of(PATH, n=24), "max", True), 1e-6
-    x, y, _ = join.materialise()
+    x, y, _ = formed_rows(join)
     for lam in (0.1, 0.003):
         beta = np.zeros(join.d)
         for _ in range(30):
@@ -127,7 +128,7 @@ def test_a_computed_stability_holds_for_perturbations_that_know_the_optimum(delt
 
     lam, rng = 0.05, np.random.default_rng(0)
     alpha, gamma, eps, steps = relational.stability(join_of(PATH, n=12), lam, delta)
-    x, y, _ = prepared(join_of(PATH, n=12), "max", True).materialise()
+    x, y, _ = formed_rows(prepared(join_of(PATH, n=12), "max", True))
     assert alpha > 1e-3 * delta and eps == min(alpha, delta / 8) and steps > 1e6
 
     def solve(x):
@@ -150,7 +151,7 @@ def test_a_computed_stability_holds_for_perturbations_that_know_the_optimum(delt
 @pytest.mark.parametrize("shape", [PATH, HUB])
 def test_aggregates_in_three_semirings_are_those_of_the_joined_rows(shape):
     join = join_of(shape, n=12)
-    x, y, rows = join.materialise()
+    x, y, rows = formed_rows(join)
     beta, rng = beta_of(join), np.random.default_rng(0)
     scores = [block.matrix @ part for block, part in zip(join.blocks, join.split(beta), strict=True)]
     scores[join.tree.label] = np.where(join.tree.y > 0, scores[join.tree.label], np.inf)  # of the label +1
@@ -172,7 +173,7 @@ def test_aggregates_in_three_semirings_are_those_of_the_joined_rows(shape):
 
 def test_margins_of_a_whole_join():
     fit = relational.fit(join_of(PATH), 0.1, scale="standard")
-    x, y, _ = fit.join.materialise()
+    x, y, _ = formed_rows(fit.join)
     at = np.linspace(-2, 3, 7)
     share = [(y * (x @ fit.beta) <= tau).mean() for tau in at]
     np.testing.assert_allclose(fit.margins(at), share, atol=1e-12)
@@ -184,7 +185,7 @@ def test_the_averaged_method_is_that_of_theorem_1():
     """Its steps in NumPy on the joined rows."""
     lam, steps = 0.05, 12
     join = prepared(join_of(PATH, n=12), "max", True)
-    x, y, _ = join.materialise()
+    x, y, _ = formed_rows(join)
     points = [np.zeros(join.d)]
     for t in range(1, steps):
         slope = 2 * lam * points[-1] - (y * (y * (x @ points[-1]) <= 1)) @ x / len(y)
@@ -238,7 +239,7 @@ def test_a_path_that_is_stopped_begins_no_further_fit():
 
 def test_standard_numbers_have_mean_0_and_variance_1_over_the_join():
     join = prepared(join_of(HUB, n=12), "standard", True)
-    x, _, _ = join.materialise()
+    x, _, _ = formed_rows(join)
     real = [k for k, name in enumerate(join.feature_names) if "=" not in name and name != "(intercept)"]
     np.testing.assert_allclose(x[:, real].mean(axis=0), 0, atol=1e-12)
     np.testing.assert_allclose(x[:, real].std(axis=0), 1, atol=1e-12)
@@ -272,7 +273,7 @@ def test_many_levels_and_few_corners_are_solved_in_a_few_steps():
         fit = relational.fit(join, lam, tol=1e-6, max_steps=40)
         assert fit.status == jaxsvm.Status.CONVERGED
         low, high = (float(part) for part in (fit.certificate.dual, fit.certificate.primal))
-        x, y, _ = fit.join.materialise()
+        x, y, _ = formed_rows(fit.join)
         slack = 1 - y * (x @ fit.beta)
         np.testing.assert_allclose(np.maximum(slack, 0).mean() + lam * fit.beta @ fit.beta, high, rtol=1e-12)
         assert low <= high <= low * (1 + 1e-6)
@@ -292,7 +293,7 @@ def test_a_fit_that_is_stopped_early_is_no_worse_than_nothing(loss, engine):
         for steps in (1, 2, 3, 5):
             fit = relational.fit(join, 1e-6, 0.01, engine, loss=loss, max_steps=steps, tol=1e-9)
             assert fit.certificate.dual <= fit.certificate.primal <= 1
-            x, y, _ = fit.join.materialise()
+            x, y, _ = formed_rows(fit.join)
             each = np.maximum(1 - y * (x @ fit.beta), 0) ** (1 + (loss != "hinge"))
             F = each.mean() + 1e-6 * fit.beta @ fit.beta
             assert fit.certificate.primal * (1 + 1e-9) >= F
@@ -306,7 +307,7 @@ def test_systems_of_formed_rows_are_those_of_the_materialised_ones(monkeypatch, 
     if not categories:
         del tables["T1"]["kind"]
     join = prepared(relational.Join(tables, ("T1", "y")), "max", True)
-    x, y, rows = join.materialise()
+    x, y, rows = formed_rows(join)
     found, rng = formed(join, rows, np.ones(len(x))), np.random.default_rng(0)
     assert isinstance(found.X, np.ndarray) == (not categories)
     np.testing.assert_array_equal(found.X if not categories else found.X.toarray(), x)
@@ -323,7 +324,7 @@ def test_two_large_categories_are_solved_by_products_with_their_rows():
     f = {"a": a.astype(str), "b": b.astype(str), "y": np.where(w[a] + 0.3 * rng.normal(size=n) > 0, 1, -1)}
     fit = relational.fit(relational.Join({"f": f}, ("f", "y")), C=1.0)
     assert fit.status == jaxsvm.Status.CONVERGED and fit.steps < 30
-    x, y, _ = fit.join.materialise()
+    x, y, _ = formed_rows(fit.join)
     F = np.maximum(0, 1 - y * (x @ fit.beta)).mean() + fit.lam * fit.beta @ fit.beta
     np.testing.assert_allclose(F, float(fit.certificate.primal), rtol=1e-9)
 
@@ -332,7 +333,7 @@ def test_samples_are_uniform():
     join = relational.Join(tables_of(PATH, n=7, keys=2), ("T1", "y"))
     draws = 40_000
     rows = relational.sample(join, draws, 0).rows
-    _, _, all_rows = join.materialise()
+    _, _, all_rows = formed_rows(join)
     size = [len(w) for w in join.tree.weight]
     counted = np.bincount(np.ravel_multi_index(rows, size), minlength=np.prod(size))
     copies = np.bincount(np.ravel_multi_index(all_rows, size), minlength=np.prod(size))
@@ -592,7 +593,7 @@ def test_steps_take_exactly_as_many_evaluations_and_seek_few_bounds(monkeypatch,
     )
     assert fit.steps == steps and len(calls) <= steps // 10 + 1
     D, P = float(fit.certificate.dual), float(fit.certificate.primal)
-    x, y, _ = fit.join.materialise()
+    x, y, _ = formed_rows(fit.join)
     F = np.maximum(0, 1 - y * (x @ fit.beta)).mean() + 0.01 * fit.beta @ fit.beta
     low, _ = optimum(fit.join, 0.01)
     assert low + 1e-8 >= D and F <= P + 1e-12 and P < 1.5

@@ -100,7 +100,7 @@ def test_tables_without_a_common_column_are_named(db):
     with pytest.raises(InputError, match=r"feature d.c holds dates.*features=\{table: \[columns\]\}"):
         relational.from_database(db, ["f", "d"], ("f", "y"))
     features = {"f": ["a"], "d": ["b"]}
-    assert "f share no key" in repr(relational.from_database(db, ["f", "d"], ("f", "y"), features=features))
+    assert "f and d share no key" in repr(relational.from_database(db, ["f", "d"], ("f", "y"), features=features))
     keys = {("f", "d"): {"customer": "customer_id"}}
     join = relational.from_database(db, ["f", "d"], ("f", "y"), features=features, keys=keys)
     assert repr(join) == "Join of 12 rows: f (12 distinct rows, 1 features), d (3 distinct rows, 1 features)"
@@ -159,7 +159,7 @@ def pairs_of(one, two):
     """For each value of a key, the places of those that it joins."""
     tables = {"f": {"k": one, "i": np.arange(len(one))}, "d": {"k": two, "j": np.arange(len(two))}, "L": {"y": [0, 1]}}
     try:
-        x, _, _ = relational.Join(tables, ("L", "y")).materialise()
+        x, _, _ = random_joins.formed_rows(relational.Join(tables, ("L", "y")))
     except InputError as error:
         assert "without rows" in str(error)
         x = np.zeros((0, 2))
@@ -305,7 +305,7 @@ def test_names_are_the_databases(db):
     join = relational.from_database(db, ['or"der', "Group"], ('or"der', 'label "y'))
     assert join.size == 15 and join.feature_names == ['or"der.c0', 'or"der.n', 'or"der.e0_1', "Group.k0"]
     fit = relational.fit(join, 0.1)
-    x, _, _ = fit.join.materialise()
+    x, _, _ = random_joins.formed_rows(fit.join)
     scores = np.sort(db.sql(fit.to_sql()).fetchnumpy()["score"])
     np.testing.assert_allclose(scores, np.sort(x @ fit.beta), rtol=0, atol=1e-12)
     pandas = pytest.importorskip("pandas")

@@ -26,6 +26,9 @@ from jaxsvm.relational.gradient.engine import engine_for
 from jaxsvm.relational.schema.assembly import cyclic_core
 from jaxsvm.relational.schema.join import prepared
 
+sys.path.insert(0, str(ROOT / "tests"))
+from random_joins import agree, build, expected, formed_rows, refusal, truth  # noqa: E402 (they raise where jaxsvm is wrong)
+
 CLAIMS, QUERIES, TPCH, FLIGHTS, FEATURES, ABSENT = json.loads(Path(__file__).with_suffix(".json").read_text()).values()
 """Claims with the verdicts of ../shared/claims; joins of TPC-H as tables and letters of keys; two databases in SQL."""
 best, pseudo, Join = partial(relational.fit, intercept=False), relational.pseudo_gradient, relational.Join
@@ -80,26 +83,25 @@ def database(name, left=False):
     return relational.from_database(db, flights, ("flights", "late"), features=FEATURES, missing="impute")
 
 
-def hinge(x, y, beta, lam):
-    """F of formed rows, and its gradient."""
-    slack = 1 - y * (x @ beta)
-    return np.maximum(slack, 0).mean() + lam * beta @ beta, 2 * lam * beta - (y * (slack >= 0)) @ x / len(y)
+def hinge(x, y, beta, lam, w=1.0):
+    """F of formed rows with weights w, and its gradient."""
+    slack, p = 1 - y * (x @ beta), w / np.sum(w * np.ones(len(y)))
+    return (p * np.maximum(slack, 0)).sum() + lam * beta @ beta, 2 * lam * beta - (p * y * (slack >= 0)) @ x
 
 
-def liblinear(x, y, lam, **how):
-    return LinearSVC(loss="hinge", C=1 / (2 * lam * len(y)), fit_intercept=False, **how).fit(x, y).coef_[0]
+def liblinear(x, y, lam, w=None, **how):
+    peer = LinearSVC(loss="hinge", C=1 / (2 * lam * (len(y) if w is None else w.sum())), fit_intercept=False, **how)
+    return peer.fit(x, y, sample_weight=w).coef_[0]
 
 
 def oracles(run):
-    """Random schemas of random types: rows, moments, F, gradient and bounds against DuckDB's join, NumPy, LIBLINEAR."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from random_joins import agree, build, expected, refusal, truth  # they raise where jaxsvm is wrong
-
+    """Random schemas, types, weights: rows, moments, F, gradient, bounds against DuckDB's join, NumPy, LIBLINEAR."""
     count, solved, off, gaps, seed = 30 if run.quick else 300, 0, 0.0, [], 0
     while solved < count:
         rng, db, seed = np.random.default_rng(seed), duckdb.connect(), seed + 1
         schema = build(db, rng)
-        options = {"keys": schema.keys, "features": {name: list(of) for name, of in schema.features.items()}}
+        options = {"keys": schema.keys, "features": {n: list(of) for n, of in schema.features.items()}}
+        options |= {"weights": schema.weights}
         try:
             join = relational.from_database(db, schema.names, schema.label, missing=schema.missing, **options)
         except InputError as error:
@@ -107,14 +109,16 @@ def oracles(run):
             continue
         fills = {(t, c): b.fill[k] for t, b in zip(join.names, join.blocks, strict=True) for k, c in enumerate(b.names)}
         chosen, rows = truth(db, schema, False)
-        x, y = agree(join, *expected(schema, chosen, rows, fills), f"seed {seed - 1}")
+        want = expected(schema, chosen, rows, fills)
+        x, y, w = (part[want[2] > 0] for part in (*agree(join, *want, f"seed {seed - 1}"), want[2]))
         join, x, lam = prepared(join, "max"), x / (np.abs(x).max(0) + (x == 0).all(0)), 10.0 ** rng.integers(-3, 0)
         beta, fit = rng.normal(size=join.d), best(join, lam, engine=str(rng.choice(["auto", "formed", "grid"])))
-        (F, G), exact = hinge(x, y, beta, lam), pseudo(join, beta, lam, engine="merge")
+        (F, G), exact = hinge(x, y, beta, lam, w), pseudo(join, beta, lam, engine="merge")
         off = max(off, abs(exact.objective - F), np.abs(exact.gradient - G).max())
-        low, high = (pseudo(join, beta, lam, 0.3, mode=mode) for mode in ("lower", "upper"))
+        bound = "merge" if (w % 1).any() else "sketch"  # which counts, and refuses weights that are not whole
+        low, high = (pseudo(join, beta, lam, 0.3, mode=mode, engine=bound) for mode in ("lower", "upper"))
         least, most = (end + 2 * lam * beta for end in relational.gradient_interval(low, high))
-        peer, ours = (hinge(x, y, b, lam)[0] for b in (liblinear(x, y, lam, max_iter=20_000), fit.beta))
+        peer, ours = (hinge(x, y, b, lam, w)[0] for b in (liblinear(x, y, lam, w, max_iter=20_000), fit.beta))
         (P, D, gap), solved = map(float, fit.certificate), solved + 1
         grid = pseudo(join, beta, lam, engine="grid").objective
         rising = [least, G, most], [D, F, grid], [D, peer], [ours, P], [low.objective, F, high.objective]
@@ -148,7 +152,7 @@ def knapsack(run):
             inside = low - 1e-9 * C <= C - k <= high + 1e-9 * C
             rows[f"{C - k} ({m})"] = (low, high, inside and (low <= 0 <= high or abs(C - k) > 1 or high - low < 0.5))
             if m == 10:
-                slope[C - k] = hinge(*join.materialise()[:2], beta, 0.0)[1][at] * float(join.size)
+                slope[C - k] = hinge(*formed_rows(join)[:2], beta, 0.0)[1][at] * float(join.size)
     told = f"10 items, formed: where C - k is {slashed(slope, 'd')}, N dF/dValue is {slashed(slope.values(), '.0f')}"
     run.check("10", all(abs(c + s) < 1e-6 for c, s in slope.items()), told)
     run.check("9", all(row[2] for row in rows.values()), f"C - k (of m items) in {listed(rows, '[{:.4g}, {:.4g}]')}")
@@ -176,7 +180,7 @@ def counts(run):
     ends, spans, wrong, factors = {}, {}, 0, (0.5, 0.2, 0.05)
     made = [path(*sizes, s) for s in range(1 if run.quick else 6) for sizes in ((3, 60, 4), (4, 20, 3), (5, 12, 3))]
     for join, eps in product(made, factors):
-        (x, y, rows), engine = join.materialise(), engine_for(join, "sketch", eps)[0]
+        (x, y, rows), engine = formed_rows(join), engine_for(join, "sketch", eps)[0]
         beta = np.random.default_rng(len(y)).normal(size=join.d)
         for guard, mode, tau in product((0, eps), ("lower", "upper", "mid"), (-1.0, 0.0, 1.0, 2.0)):
             score = y * (x @ beta) + guard * np.abs(x) @ np.abs(beta)
@@ -204,7 +208,7 @@ def counts(run):
 def formulas(run):
     """E4: the pseudo-gradient as the gradient of perturbed data; printed formulas against differences of F."""
     join, eps, lam = path(3, 60, 4), 0.2, 0.1
-    x, y, rows = join.materialise()
+    x, y, rows = formed_rows(join)
     beta = np.random.default_rng(0).normal(size=join.d)
     found, factor = pseudo(join, beta, lam, eps, True, "lower"), np.ones(x.shape)
     far = y * (x @ beta) + eps * np.abs(x) @ np.abs(beta) <= 1
@@ -366,7 +370,7 @@ def theorem(run):
 def unstable(run):
     """E11, E12: two nearly collinear features: the paper's method, others that cost as little, and the guard's bias."""
     join, lam, T, rows = collinear(), 1e-4, 200 if run.quick else 1_000, {}
-    (x, y, _), fit = join.materialise(), best(join, lam, tol=1e-7, max_steps=500)
+    (x, y, _), fit = formed_rows(join), best(join, lam, tol=1e-7, max_steps=500)
     P, bias = float(fit.certificate.primal), float(np.abs(x).mean(0) @ np.abs(fit.beta))
     factors = (0.1,) if run.quick else (0.3, 0.1, 0.03)
     for eps in factors:
@@ -461,7 +465,7 @@ def flights(run):
     rows, known = {}, {False: (271_594, 66_787), True: (327_346, 80_100)}
     for left, lam in () if run.quick else ((False, 1e-2), (False, 1e-4), (True, 1e-2)):
         fit = relational.fit(database("nycflights13", left), lam, scale="standard", tol=3e-4)
-        (x, y, _), (P, D, _) = fit.join.materialise(), map(float, fit.certificate)
+        (x, y, _), (P, D, _) = formed_rows(fit.join), map(float, fit.certificate)
         right = relational.far_counts(fit.join, -fit.beta, tau=0.0).counts
         wrong = [int((y == s).sum() - c[fit.join.tree.label].sum()) for s, c in zip((1, -1), right, strict=True)]
         peer, late = hinge(x, y, liblinear(x, y, lam, tol=1e-4, max_iter=200), lam)[0], int((y > 0).sum())

@@ -9,7 +9,6 @@ class Measured:
 
     auto_rows: int = 1 << 23  # rows of a join up to which "auto" evaluates every row
     formed_rows: int = 1 << 17  # rows of a join that is formed whatever its tables
-    repeats_of_a_row: int = 64  # rows of a join for each distinct one, up to which the distinct ones are looked for
     formed_ratio: int = 10  # rows of a join that is formed, for each row of its tables
     auto_pairs: int = 1 << 21  # pairs of rows up to which "auto" merges sorted scores
     points_per_sort: int = 1 << 18  # points (score and weight) that the sketch sorts at a time on a CPU

@@ -13,7 +13,7 @@ table, the message of table i to its neighbour j and the marginal of a row are
 
 (Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016; all messages at once, not one root per table.)
 Of multiplicities the marginal is the number of rows of the join that go through r, in float64: beyond 2^53 its relative
-error is about `m eps log n`. `Sampler` draws rows of the join (Chaudhuri, Motwani, Narasayya, "On Random Sampling over
+error is about `m eps log n`. `drawn` draws rows of the join (Chaudhuri, Motwani, Narasayya, "On Random Sampling over
 Joins", SIGMOD 1999; Zhao et al. 2018): a row of the root in proportion to the joined rows through it, then at each edge
 a row of the neighbour with the same key, in proportion to the part of the join behind it. O(m log n) per draw.
 """
@@ -35,8 +35,9 @@ def grouped(kid: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 class Tree:
     """A join tree."""
 
-    weight: list[np.ndarray]  # for each node the number of equal rows that each row stands for, float64 `(n_i,)`
-    # `kid[i, j]`: the id, `(n_i,)`, of the key that each row of i shares with its neighbour j; as in `kid[j, i]`:
+    weight: list[np.ndarray]  # for each node the number (weight) of equal rows that a row is, float64 `(n_i,)`
+    # `kid[i, j]`: the id, `(n_i,)`, of the key that each row of i shares with its neighbour j; as in `kid[j, i]`, which
+    # comes next, if i is the one nearer to the label; edges come from the label outwards:
     kid: dict[tuple[int, int], np.ndarray]
     count: dict[tuple[int, int], int]  # `count[i, j]`: the number of ids of the edge
     label: int  # the node with the label
@@ -48,20 +49,24 @@ class Tree:
         """Return the number of nodes."""
         return len(self.weight)
 
+    @cached_property
+    def rows(self) -> float:
+        """Return the number of different rows of the join."""
+        return float(marginals(self, [np.ones(len(weight)) for weight in self.weight])[0].sum())
+
     def neighbours(self, i: int) -> list[int]:
         """Return the neighbours of a node."""
         return [b for a, b in self.kid if a == i]
 
-    @cached_property
+    @property
+    def outward(self) -> list[tuple[int, int]]:
+        """List the edges from the node with the label, each after that which leads to it."""
+        return list(self.kid)[::2]
+
+    @property
     def directed(self) -> list[tuple[int, int]]:
         """List the directed edges, each after those that its message depends on."""
-        done: list[tuple[int, int]] = []
-        waiting = list(self.kid)
-        while waiting:
-            ready = [(i, j) for i, j in waiting if all((k, i) in done for k in self.neighbours(i) if k != j)]
-            done += ready
-            waiting = [edge for edge in waiting if edge not in ready]
-        return done
+        return [(j, i) for i, j in reversed(self.outward)] + self.outward
 
     @cached_property
     def groups(self) -> dict[tuple[int, int], tuple[np.ndarray, np.ndarray]]:
@@ -160,36 +165,21 @@ def masked(tree: Tree, sign: int) -> list[np.ndarray]:
     return [kept if i == tree.label else weight for i, weight in enumerate(tree.weight)]
 
 
-class Sampler:
-    """Cumulative weights of the root, and of each key's rows at each other node."""
-
-    def __init__(self, tree: Tree) -> None:
-        """Compute the weights in two passes and one sort per node."""
-        self.tree = tree = tree.simplified
-        sent = messages(tree, tree.weight)
-        self.root = tree.label
-        self.first = np.cumsum(multiplied(tree, sent, self.root, tree.weight[self.root]))
-        self.edges, reached = [], [self.root]
-        for i in reached:
-            for j in tree.neighbours(i):
-                if j not in reached:
-                    weight = multiplied(tree, sent, j, tree.weight[j], i)
-                    order, start = tree.groups[j, i]
-                    # Shares within each key: sums of large weights would lose the digits of small keys.
-                    share = (weight / sent[j, i][tree.kid[j, i]])[order]
-                    self.edges.append((i, j, order, start, np.append(0.0, np.cumsum(share))))
-                    reached.append(j)
-
-    def draw(self, n: int, rng: np.random.Generator) -> list[np.ndarray]:
-        """Draw n rows of the join: the row of each table, `(n,)` each."""
-        tree, at = self.tree, {}
-        place = np.searchsorted(self.first, rng.random(n) * self.first[-1], side="right")
-        at[self.root] = np.minimum(place, len(self.first) - 1)
-        for i, j, order, start, total in self.edges:
-            key = tree.kid[i, j][at[i]]
-            low, high = start[key], start[key + 1]
-            wanted = total[low] + rng.random(n) * (total[high] - total[low])
-            place = np.searchsorted(total, wanted, side="right") - 1
-            at[j] = order[np.clip(place, low, high - 1)]
-        rows = {t: index[at[node]] for node in at for t, index in tree.members[node].items()}
-        return [rows[t] for t in sorted(rows)]
+def drawn(tree: Tree, n: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Draw n rows of the join, in proportion to weights: the row of each table, `(n,)` each."""
+    tree, at = tree.simplified, {}
+    sent = messages(tree, tree.weight)
+    through = np.cumsum(multiplied(tree, sent, tree.label, tree.weight[tree.label]))
+    place = np.searchsorted(through, rng.random(n) * through[-1], side="right")
+    at[tree.label] = np.minimum(place, len(through) - 1)
+    for i, j in tree.outward:
+        order, start = tree.groups[j, i]
+        # Shares within each key: sums of large weights would lose the digits of small keys.
+        share = multiplied(tree, sent, j, tree.weight[j], i) / sent[j, i][tree.kid[j, i]]
+        total, key = np.append(0.0, np.cumsum(share[order])), tree.kid[i, j][at[i]]
+        low, high = start[key], start[key + 1]
+        wanted = total[low] + rng.random(n) * (total[high] - total[low])
+        place = np.searchsorted(total, wanted, side="right") - 1
+        at[j] = order[np.clip(place, low, high - 1)]
+    rows = {t: index[at[node]] for node in at for t, index in tree.members[node].items()}
+    return [rows[t] for t in sorted(rows)]

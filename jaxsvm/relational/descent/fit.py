@@ -19,7 +19,7 @@ import dataclasses
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -100,9 +100,8 @@ class RelationalFit:
             terms.append(_term(f"{quoted(table)}.{quoted(name)}", coef, part))
         sources = {name: quoted(name) for name in names} | self.join.sources | (tables or {})
         hub = join.tree.label
-        joined, clauses = {hub}, [f"{sources[names[hub]]} AS {quoted(names[hub])}"]
-        while len(joined) < len(names):
-            i, j = next((i, j) for i, j in join.tree.kid if i in joined and j not in joined)
+        clauses = [f"{sources[names[hub]]} AS {quoted(names[hub])}"]
+        for i, j in join.tree.outward:
             pair = (names[i], names[j])
             tests = [
                 " = ".join(compared(f"{quoted(n)}.{quoted(owners[n])}", join.casts.get(key)) for n in pair)
@@ -110,7 +109,6 @@ class RelationalFit:
                 if set(pair) <= set(owners)
             ]
             clauses.append(f"JOIN {sources[names[j]]} AS {quoted(names[j])} ON {' AND '.join(tests) or 'TRUE'}")
-            joined.add(j)
         body = "\n    + ".join(terms)
         return f"SELECT {quoted(names[hub])}.*,\n    {body} AS {quoted(score)}\nFROM " + "\n".join(clauses)
 
@@ -233,7 +231,7 @@ def fit(
     join: Join, lam: float | None = None, eps: float = 0.1, engine: str | Engine = "auto", *, C: float | None = None,
     tol: float = 1e-3, max_steps: int = 200, scale: str = "none", intercept: bool = True, method: str = "bundle",
     loss: str = "hinge", max_seconds: float | None = None, callback: Callable[[int, float, float], Any] | None = None,
-    delta: float | None = None, alpha: float = 1.0,
+    delta: float | None = None, alpha: float = 1.0, class_weight: Mapping[Any, float] | str | None = None,
 ) -> RelationalFit:  # fmt: skip
     """Train a linear SVM over a join, and warn (`ConvergenceWarning`) if it is not certified to `tol`.
 
@@ -254,6 +252,7 @@ def fit(
         callback: Called with the step, D and P.
         delta: Of the paper's method: eps is `min(delta / 8, alpha)`, and the end is after the steps of Theorem 2.
         alpha: The perturbation that the join withstands, in (0, 1]: `stability` computes it.
+        class_weight: Factors of the losses by label, above 0, or "balanced": the same total for both.
 
     Raises:
         InputError: On arguments that cannot be used.
@@ -272,23 +271,23 @@ def fit(
     if delta is not None and (delta > 1 or method != "paper"):
         raise InputError(f"delta is {delta} and method {method!r}: at most 1, and 'paper', are needed.")
     started, eps = time.monotonic(), eps if delta is None else min(delta / 8, alpha)
-    scaled = prepared(join, scale, intercept)
-    lam = float(lam if C is None else 1 / (2 * float(C) * float(join.size)))  # pyright: ignore
+    scaled = prepared(join, scale, intercept, class_weight)
+    lam = float(lam if C is None else 1 / (2 * float(C) * float(scaled.size)))  # pyright: ignore
     if method != "bundle" and any(np.abs(block.X).max(initial=0) > 1 for block in scaled.blocks):
         raise InputError(f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
     rows, why = _rows_for(scaled, "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
     if loss != "hinge" and not isinstance(rows, Formed):
         raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
-    kind: Any = Descent
-    if method != "bundle":
-        mean = method == "averaged"
-        kind = partial(PaperDescent, eps=0.0 if mean else eps, delta=delta or 0.0, mean=mean)
+    mean = method == "averaged"
+    paper: Any = partial(PaperDescent, eps=0.0 if mean else eps, delta=delta or 0.0, mean=mean)
     with watching() as stop:
-        descent = descent_of(kind, scaled, rows, lam, loss == "squared_hinge")
+        squares = np.append(scaled.transposed(scaled.counts(), lambda X: X * X) / float(scaled.size), [0.0, 1.0])
+        lane = Lane.at(np.zeros(scaled.d + 1), "none", loss == "squared_hinge")
+        descent = (Descent if method == "bundle" else paper)(rows, lane, 1 / (2 * lam), sizes=np.sqrt(squares))
+        descent.terms = sum(map(len, scaled.rows)) + (len(rows.y) if isinstance(rows, Formed) else 0)
         descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
         descent.deadline = np.inf if max_seconds is None else started + max_seconds
         descent.run()
-    lane = descent.lane
     if method == "bundle" and descent.unit < lane.P:  # stopped early: at 0 every loss is 1
         lane.P, lane.best = descent.unit, np.zeros_like(lane.best)
     fitted = result_of(scaled, descent, lam, tol, why, started)
@@ -307,14 +306,6 @@ def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed 
         raise InputError(f"engine is 'formed': {many} rows do not fit, or {method=}; take 'auto' with the hinge.")
     counter, why = engine_for(join, engine, eps)
     return Counted(join, counter), why
-
-
-def descent_of(kind: Any, join: Join, rows: Formed | Counted, lam: float, squared: bool) -> Any:
-    """Return a descent that begins at 0."""
-    lane = Lane.at(np.zeros(join.d + 1), "none", squared)
-    squares = np.append(join.transposed(join.counts(), lambda X: X * X), 0.0) / float(join.size)
-    terms = sum(len(block.X) for block in join.blocks) + (len(rows.y) if isinstance(rows, Formed) else 0)
-    return kind(rows, lane, 1 / (2 * lam), sizes=np.sqrt(np.append(squares, [1.0])), terms=terms)
 
 
 @transfers

@@ -22,7 +22,7 @@ from jaxsvm.designs.losses import REACHES, Sums
 from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
 from jaxsvm.numerics.hinge_program import RIDGE, minimum_by_products
-from jaxsvm.relational.counting.tree import Sampler
+from jaxsvm.relational.counting.tree import drawn
 from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.measured import MEASURED
@@ -110,8 +110,8 @@ def formed_if_small(join: Any, wanted: bool) -> Formed | None:
     few = max(MEASURED.formed_rows, MEASURED.formed_ratio * tables)
     most = MEASURED.auto_rows if wanted else min(MEASURED.auto_rows, few)
     most = min(most, (memory() or np.inf) / 4 / (16 * max(join.entries, 1)))  # a quarter of it, 16 bytes an entry
-    found = join.distinct(most) if join.tree.m == 1 or float(join.size) <= most * MEASURED.repeats_of_a_row else None
-    return None if found is None or len(found[1]) > most else formed(join, *found)
+    found = join.distinct(most)
+    return None if found is None else formed(join, *found)
 
 
 class Counted:
@@ -125,7 +125,7 @@ class Counted:
     def few(self) -> Formed:
         """Return drawn rows of the join."""
         many = int(np.clip(MEASURED.hessian_rows_per_coefficient * self.join.d, *MEASURED.hessian_rows))
-        return formed(self.join, Sampler(self.join.tree).draw(many, np.random.default_rng(0)), np.ones(many))
+        return formed(self.join, drawn(self.join.tree, many, np.random.default_rng(0)), np.ones(many))
 
     def counts(
         self, beta: np.ndarray, mode: str, guard: float = 0.0, ramp: float = 0.0, lam: float = 0.0
@@ -150,11 +150,11 @@ class Counted:
 
     def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, np.ndarray | None]:
         """Return the sums at a point, `(d,)`, with curvatures of drawn rows, and by how much slopes may be off."""
-        drawn, ramp = self.few, max(mu / 2, 1e-6)  # a grid takes one below a bin as a step
+        few, ramp = self.few, max(mu / 2, 1e-6)  # a grid takes one below a bin as a step
         loss, s, pull, wide = self.plane(beta, C, ramp)
-        z = np.sort(np.abs(1 - drawn.y * (drawn.X @ beta)))
-        seen = float(z[min(MEASURED.rows_of_a_ramp * drawn.d, len(z) - 1)])  # within it enough of them have curvature
-        curvature = drawn.sums(beta, C, 2 * max(ramp, seen), squared)[0].curvature
+        z = np.sort(np.abs(1 - few.y * (few.X @ beta)))
+        seen = float(z[min(MEASURED.rows_of_a_ramp * few.d, len(z) - 1)])  # within it enough of them have curvature
+        curvature = few.sums(beta, C, 2 * max(ramp, seen), squared)[0].curvature
         parts: Any = (loss, s, pull, curvature, np.full(len(REACHES), np.inf))
         return Sums(*parts), wide
 

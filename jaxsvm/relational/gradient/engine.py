@@ -138,7 +138,7 @@ def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tu
     if isinstance(engine, Engine):
         return engine, engine.name
     require_one_of("engine", engine, ENGINES)
-    tree, size = join.tree.simplified, float(join.size)
+    tree, size = join.tree.simplified, join.tree.rows
     if engine in ("auto", "merge"):
         most = MEASURED.auto_rows if size <= MEASURED.auto_rows else MEASURED.auto_pairs
         most = 2 * MEASURED.auto_rows if engine == "merge" else most

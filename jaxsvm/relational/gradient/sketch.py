@@ -42,15 +42,6 @@ Chunk = tuple[np.ndarray, np.ndarray | None]
 beyond the last. None for a product."""
 
 
-class Plan(NamedTuple):
-    """The part that does not depend on scores."""
-
-    grid: dict[str, np.ndarray]  # the last ranks of the cells of each sketch
-    chunks: tuple[dict[str, list[Chunk]], ...]  # chunks by label and step
-    # By label and node: rows in chunks for their counts, by the key of their last neighbour:
-    rows: tuple[dict[int, list[np.ndarray]], ...]
-
-
 def _message(i: int, j: int) -> str:
     return f"{i}>{j}"
 
@@ -65,6 +56,8 @@ class SketchEngine(Engine):
         """Plan the program: exact sizes of all groups, and the accuracy of one compression for that of counts, eps."""
         if not 0 < eps <= 1:
             raise InputError(f"eps is {eps}: the relative accuracy of counts, above 0 and at most 1, is needed.")
+        if any((weight % 1).any() for weight in tree.weight):
+            raise InputError("engine is 'sketch', which counts: weights are not whole numbers; take 'merge' or 'grid'.")
         self.tree = tree
         totals = counting.messages(tree, tree.weight)
         self.near = {i: sorted(tree.neighbours(i), key=lambda k, i=i: totals[k, i].max()) for i in range(tree.m)}
@@ -75,11 +68,11 @@ class SketchEngine(Engine):
         self.free = {name for name, size in self.sizes.items() if size <= 2 / eps}
         self.exponent = self._exponent()
         self.eps0 = (1 + eps) ** (1 / max(self.exponent, 1)) - 1
-        grid = {step.name: self._grid(step.name) for step in self.steps}
-        width = {name: len(last) for name, last in grid.items()} | {"": 1}
-        chunks = tuple({step.name: self._chunks(step, width, sign) for step in self.steps} for sign in (0, 1))
-        rows = tuple({i: self._rows_of(i, width, sign) for i in range(tree.m)} for sign in (0, 1))
-        self.plan = Plan(grid, chunks, rows)
+        self.grid = {step.name: self._grid(step.name) for step in self.steps}  # the last ranks of cells
+        width = {name: len(last) for name, last in self.grid.items()} | {"": 1}
+        self.chunks = [{step.name: self._chunks(step, width, sign) for step in self.steps} for sign in (0, 1)]
+        # Rows in chunks for their counts, by the key of their last neighbour:
+        self.rows = [{i: self._rows_of(i, width, sign) for i in range(tree.m)} for sign in (0, 1)]
 
     def _grid(self, name: str) -> np.ndarray:
         size = self.sizes[name]
@@ -182,7 +175,7 @@ class SketchEngine(Engine):
             near = self.near[i]
             rest = self._id(i, first, near[:-1])
             last = tree.kid[i, near[-1]] if near else np.zeros(len(rest), np.int64)
-            for rows in self.plan.rows[sign][i]:
+            for rows in self.rows[sign][i]:
                 parts = far_sums(tau - s[i][rows], *sketches[first], rest[rows], *sketches[second], last[rows])
                 far[i][rows], rooms = (tree.weight[i][rows] * part for part in parts)
                 slack += float(rooms.sum()) if i == tree.label else 0.0
@@ -190,10 +183,10 @@ class SketchEngine(Engine):
 
     def _sketches(self, sign: int, s: list[np.ndarray], mode: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return the scores and masses of all sketches of one label."""
-        sketches, chunks = {"": (np.zeros((1, 1)), np.ones((1, 1)))}, self.plan.chunks[sign]
+        sketches, chunks = {"": (np.zeros((1, 1)), np.ones((1, 1)))}, self.chunks[sign]
         weight = [np.append(part, 0.0) for part in self.tree.weight]
         for name, i, to, sources in self.steps:
-            mass, rank = _ranks(self.plan.grid[name], self.totals[sign][name], mode)
+            mass, rank = _ranks(self.grid[name], self.totals[sign][name], mode)
             H = np.full(mass.shape, np.inf)
             A, a = sketches[sources[-1]]
             if i < 0:

@@ -67,9 +67,9 @@ class Block:
 
 
 def block_of(
-    table: str, weight: np.ndarray, parts: Mapping[str, pa.Array], kinds: dict[str, str], missing: str
+    table: str, copies: np.ndarray, parts: Mapping[str, pa.Array], kinds: dict[str, str], missing: str
 ) -> Block:
-    """Make the features of a table from their columns by name, and the multiplicities of its rows, `(n,)`.
+    """Make the features of a table from their columns by name, and how often each row comes, `(n,)`.
 
     `kinds` has the kinds of the columns that are categories.
     """
@@ -79,7 +79,7 @@ def block_of(
         absent = array.is_null().to_numpy(zero_copy_only=False)
         if absent.any() and missing != "impute":
             raise InputError(
-                f"feature {where} is missing in {weight[absent].sum():.0f} of {weight.sum():.0f} rows that join: "
+                f"feature {where} is missing in {copies[absent].sum():.0f} of {copies.sum():.0f} rows that join: "
                 "choose missing='impute', remove them (`dropna`; WHERE ... IS NOT NULL), or leave it out of features."
             )
         if name in kinds:
@@ -91,11 +91,11 @@ def block_of(
         if np.isinf(values).any():
             raise InputError(f"feature {where} has infinite values: remove them or make them missing.")
         if missing == "impute":
-            fill = 0.0 if absent.all() else np.average(values[~absent], weights=weight[~absent])
+            fill = 0.0 if absent.all() else np.average(values[~absent], weights=copies[~absent])
         names.append(name)
         fills.append(fill)
         columns.append(np.where(absent, fill, values))
-    X, places = (np.reshape(part, (len(part), len(weight))).T for part in (columns, codes))
+    X, places = (np.reshape(part, (len(part), len(copies))).T for part in (columns, codes))
     p = len(names)
     return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), places.astype(np.int32), categories, kinds)
 
@@ -119,22 +119,18 @@ def assembled(plan: Plan) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarra
         cast = common_type(plan.database, columns)
         casts |= {} if cast is None else {key: cast}
     tables = [plan.database.ask(query) for query in queries(plan, casts, edges)]
-    weights, blocks, rows = [], [], []
+    weights, many, blocks, rows = [], [], [], []
     for name, table in zip(names, tables, strict=True):
-        weight = numbers(table["n"], name)
-        if not weight.sum() > 0:
-            raise InputError(
-                f"tables make a join without rows (nothing is left of {name}): look for keys that never match."
-            )
-        notes += _losses(plan, name, weight)
-        weights.append(weight)
-        rows.append(np.arange(len(weight)) if not plan.own else table["first"].to_numpy())
+        many.append(numbers(table["n"], name))
+        weights.append(numbers(table["w"], name))
+        notes += _losses(plan, name, many[-1])
+        rows.append(np.arange(len(many[-1])) if not plan.own else table["first"].to_numpy())
     # The label is the last column of its table that is fetched.
-    y, classes = _signs(plan, tables[hub][f"c{len(plan.roles.features[names[hub]])}"], weights[hub])
-    for name, table, weight in zip(names, tables, weights, strict=True):
+    y, classes = _signs(plan, tables[hub][f"c{len(plan.roles.features[names[hub]])}"], many[hub])
+    for name, table, copies in zip(names, tables, many, strict=True):
         parts = {c: table[f"c{k}"] for k, c in enumerate(plan.roles.features[name])}
         kinds = {c: plan.columns[name][c].kind for c in parts if plan.is_category(name, c)}
-        blocks.append(block_of(name, weight, parts, kinds, plan.roles.missing))
+        blocks.append(block_of(name, copies, parts, kinds, plan.roles.missing))
     kid, count = {}, {}
     for i, j in edges:
         for a, b in ((i, j), (j, i)):
@@ -150,7 +146,10 @@ def assembled(plan: Plan) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarra
 
 
 def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> None:
-    """Refuse a label, and features that are neither numbers nor categories, by their types."""
+    """Refuse a label, weights, and features that are neither numbers nor categories, by their types."""
+    for table, name in roles.weights.items():
+        if columns[table][name].kind not in NUMBERS:
+            raise InputError(f"weights names {table}.{name}, of type {columns[table][name].name}: cast it to a number.")
     table, name = roles.label
     if columns[table][name].kind == "other":
         raise InputError(f"label {table}.{name} is {columns[table][name].name}: cast it to a text or a number.")
@@ -172,21 +171,29 @@ def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> 
         )
 
 
-def _losses(plan: Plan, name: str, weight: np.ndarray) -> list[str]:
+def _losses(plan: Plan, name: str, copies: np.ndarray) -> list[str]:
     """Return the notes on the rows of a table that are no part of the join, and on those that are equal."""
-    counted, kept = plan.database.ask(losses(plan, name)), weight.sum()
-    total, keyless = (int(counted[part][0].as_py()) for part in ("n", "keyless"))
-    lost = {"a key is missing": keyless, "their keys have no partner": total - keyless - kept}
+    total, keyless, zero, wrong = (int(part[0].as_py()) for part in plan.database.ask(losses(plan, name)).values())
+    if wrong:
+        raise InputError(
+            f"weights of {name}.{plan.roles.weights[name]} are missing, negative or infinite in {wrong} rows: numbers "
+            "of at least 0 are needed."
+        )
+    kept = copies.sum()
+    if not kept > 0:
+        raise InputError(f"tables make a join without rows (nothing is left of {name}): do keys match, and weigh?")
+    lost = {"a key is missing": keyless, "their weight is 0": zero}
+    lost["their keys have no partner"] = total - sum(lost.values()) - kept
     notes = [f"{name}: {n:.0f} of {total} rows join with nothing: {why}." for why, n in lost.items() if n > 0]
-    return notes + ([f"{name}: {kept:.0f} rows are {len(weight)} different ones."] if len(weight) < kept else [])
+    return notes + ([f"{name}: {kept:.0f} rows are {len(copies)} different ones."] if len(copies) < kept else [])
 
 
-def _signs(plan: Plan, target: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _signs(plan: Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the signs of a label, `(n,)`, and its two classes."""
     name, positive = ".".join(plan.roles.label), plan.roles.positive
     known, code = levels_of(target)
     if known.null_count:
-        many = weight[code == len(known) - 1].sum()
+        many = copies[code == len(known) - 1].sum()
         raise InputError(f"label {name} is missing in {many:.0f} rows: remove them (`dropna`; WHERE ... IS NOT NULL).")
     values = python_values(known)
     classes = np.array(values) if type(values[0]) in (str, bool, int, float) else np.array(values, object)
@@ -224,10 +231,10 @@ def cyclic_core(tables: Sequence[frozenset[str]]) -> list[int]:
 
 
 def join_tree(names: Sequence[str], tables: Sequence[frozenset[str]], label: int) -> list[tuple[int, int]]:
-    """Return the edges of a join tree, `m - 1` pairs of tables; the table with the label is a good hub.
+    """Return the edges of a join tree, `m - 1` pairs of a table and one further from the label's, in this order.
 
     Among trees of maximum weight, one of small degrees: a node's messages cost a product for each neighbour beyond the
-    second.
+    second. The label's table is a good hub.
     """
     core = cyclic_core(tables)
     if core:
@@ -246,4 +253,9 @@ def join_tree(names: Sequence[str], tables: Sequence[frozenset[str]], label: int
         shared = {edge: many for edge, many in shared.items() if part[edge[0]] != part[edge[1]]}
         degree[i], degree[j] = degree[i] + 1, degree[j] + 1
         edges.append((i, j))
-    return edges
+    rooted, reached = [], [label]
+    for i in reached:
+        further = [sum(edge) - i for edge in edges if i in edge and sum(edge) - i not in reached]
+        rooted += [(i, j) for j in further]
+        reached += further
+    return rooted

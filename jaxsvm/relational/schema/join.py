@@ -39,7 +39,7 @@ class Moments(NamedTuple):
     """Statistics over the rows of a join, in the order of its coefficients.
 
     Attributes:
-        size: The number of rows N.
+        size: The number of rows N; with weights their sum, and all means are weighted.
         mean: Mean of each feature, `(d,)`.
         absolute: Mean of its absolute value, `(d,)`.
         second: Mean of `x x'`, `(d, d)`.
@@ -59,7 +59,7 @@ class Join:
     """The natural join of some tables, or the join on named keys, with features and a label: never formed.
 
     Attributes:
-        size: The number of rows of the join.
+        size: The number of rows of the join; with weights their sum.
         feature_names: `table.column` or `table.column=level`, one per coefficient; a constant is `(intercept)`.
         names: Names of the tables.
         rows: For each table, the given row that each kept row came from (the first of equal ones).
@@ -79,7 +79,7 @@ class Join:
     def __init__(
         self, tables: Mapping[str, Any], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None = None,
         keys: Keys | None = None, *, categorical: Mapping[str, Sequence[str]] | None = None,
-        positive: Hashable | None = None, missing: str = "refuse",
+        positive: Hashable | None = None, missing: str = "refuse", weights: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
@@ -96,6 +96,8 @@ class Join:
             positive: The label that is +1; None: the greater one.
             missing: Treatment of missing features: "refuse" or "impute" (the mean of the column; a level of its own for
                 categories). A missing key joins nothing, as in SQL.
+            weights: The column of each table whose rows have weights, at least 0: a row of the join has their product.
+                It is no feature unless `features` names it.
 
         Raises:
             InputError: On anything that does not fit, a cyclic join, and a join without rows or with one label.
@@ -106,10 +108,11 @@ class Join:
             raise InputError(f"tables is {found}: a dict of at least one table by name is needed.")
         given = {str(name): opened(f"tables[{name!r}]", table) for name, table in tables.items()}
         named = {name: table.names for name, table in given.items()}
-        roles = roles_in(named, label, features, keys, categorical, positive, missing)
+        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights)
         wanted, held = {}, {}
         for i, (name, table) in enumerate(given.items()):
-            needed = [*roles.fetched(name), *(of[name] for of in roles.keys.values() if name in of)]
+            owned = [*roles.keys.values(), roles.weights]
+            needed = [*roles.fetched(name), *(of[name] for of in owned if name in of)]
             wanted[name] = {c: f"c{k}" for k, c in enumerate(dict.fromkeys(needed))}
             arrays = {held_as: column(name, table, c) for c, held_as in wanted[name].items()}
             held[f"t{i}"] = arrays | {"row": np.arange(table.rows)}
@@ -142,10 +145,10 @@ class Join:
     def size(self) -> int | float:
         """Return the number of rows of the join: exact up to 2^53, beyond in float64 (relative error about 1e-14)."""
         total = float(self.counts()[0].sum())
-        return int(total) if total < 2**53 else total
+        return int(total) if total < 2**53 and total.is_integer() else total
 
     def counts(self) -> list[np.ndarray]:
-        """Return, for each kept row of each table, the number of rows of the join through it, float64 `(n_i,)`."""
+        """Return for each kept row of each table the rows of the join through it, or their weight, float64 `(n_i,)`."""
         return counting.marginals(self.tree, self.tree.weight)
 
     def aggregate(
@@ -198,25 +201,9 @@ class Join:
                 names += [f"{table}.{name}{' IS NULL' if level is None else f'={level}'}" for level in levels]
         return names
 
-    def materialise(self, rows: list[np.ndarray] | None = None) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Form the join, or some rows of it: for tests, samples and small joins.
-
-        Args:
-            rows: The row of each table, `(N,)` each; None: all rows of the join, equal ones once per copy.
-
-        Returns:
-            Features `(N, d)`, signs `(N,)`, and the row of each table, `(N,)` each.
-        """
-        if rows is None:
-            found = self.distinct(np.inf)
-            assert found is not None
-            rows = [np.repeat(at, found[1].astype(int)) for at in found[0]]
-        x = self.features(rows)
-        return x if isinstance(x, np.ndarray) else x.toarray(), self.tree.y[rows[self.tree.label]], rows
-
     def distinct(self, most: float) -> tuple[list[np.ndarray], np.ndarray] | None:
         """Return the row of each table of each distinct row of the join, and how often it comes; None beyond `most`."""
-        tree = self.tree.within(1, most)
+        tree = self.tree.within(1, most) if self.tree.rows <= most else None
         return None if tree is None else ([tree.members[0][t] for t in range(len(self.names))], tree.weight[0])
 
     @property
@@ -264,20 +251,25 @@ def sample(join: Join, n: int, key: int) -> Sample:
     require_part("join", join, "moments", "a `relational.Join` is needed")
     require_whole("n", n, 1)
     require_whole("key", key, 0)
-    return Sample(*join.materialise(counting.Sampler(join.tree).draw(n, np.random.default_rng(key))))
+    rows = counting.drawn(join.tree, n, np.random.default_rng(key))
+    x = join.features(rows)
+    return Sample(x if isinstance(x, np.ndarray) else x.toarray(), join.tree.y[rows[join.tree.label]], rows)
 
 
-def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
-    """Scale the features of a join, and add a constant one to the label's table.
+def prepared(
+    join: Join, scale: str = "none", intercept: bool = False, class_weight: Mapping[Any, float] | str | None = None
+) -> Join:
+    """Scale the features of a join, add a constant one to the label's table, and weight its labels.
 
     Args:
         join: The join.
         scale: "none"; "max": by the largest absolute value of a feature among rows that join, as in the paper;
             "standard": to mean 0 and variance 1 over the rows of the join. Levels of categories stay 0 and 1.
         intercept: Whether to add a constant feature 1; it is regularised like the others.
+        class_weight: Factors of the rows of a label, above 0, or "balanced"; those that are not named have 1.
 
     Raises:
-        InputError: On another scale.
+        InputError: On another scale, or factors that cannot be used.
     """
     require_part("join", join, "moments", "a `relational.Join` is needed")
     require_one_of("scale", scale, SCALES)
@@ -301,7 +293,23 @@ def prepared(join: Join, scale: str = "none", intercept: bool = False) -> Join:
         blocks.append(dataclasses.replace(given, X=X, names=names, mean=mean, scale=size, fill=fill))
     out = copy.copy(join)
     out.blocks, out.constant = blocks, intercept or join.constant
+    if class_weight is not None:
+        hub, positive = join.tree.label, join.tree.y > 0
+        factors = _factors(join.classes.tolist(), class_weight, np.bincount(positive, join.counts()[hub]))
+        weight = [w * factors[positive.astype(int)] if i == hub else w for i, w in enumerate(join.tree.weight)]
+        out.tree = dataclasses.replace(join.tree, weight=weight)
+        out.__dict__.pop("size", None)  # that of the other weights
     return out
+
+
+def _factors(classes: list[Any], class_weight: Mapping[Any, float] | str, sums: np.ndarray) -> np.ndarray:
+    """Return the factors of the two labels, `(2,)`, given the sums of weights of each, `(2,)`."""
+    if class_weight == "balanced":
+        return sums.sum() / (2 * sums)
+    known = isinstance(class_weight, Mapping) and set(class_weight) <= set(classes)
+    if not known or not all(np.isfinite(factor) and factor > 0 for factor in class_weight.values()):  # pyright: ignore
+        raise InputError(f"class_weight is {class_weight!r}: 'balanced', or factors above 0 of {classes}, are needed.")
+    return np.array([class_weight.get(c, 1.0) for c in classes], float)  # pyright: ignore
 
 
 @checked
@@ -309,6 +317,7 @@ def from_database(
     source: DuckDBPyConnection | BaseBackend | str | os.PathLike[str], tables: Sequence[str] | Mapping[str, str],
     label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
     categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
+    weights: Mapping[str, str] | None = None,
 ) -> Join:  # fmt: skip
     """Make a join of tables or views of a database.
 
@@ -335,6 +344,6 @@ def from_database(
                 raise InputError(f"table {name} has two columns {twice[0]}: give them different names.")
             columns[name] = {c: declared(kind, f"t.{quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
         named = {name: list(of_table) for name, of_table in columns.items()}
-        roles = roles_in(named, label, features, keys, categorical, positive, missing, alike)
+        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, alike)
         join.assemble(Plan(database, sources, columns, roles), named, given)
     return join

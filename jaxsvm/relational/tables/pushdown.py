@@ -33,6 +33,7 @@ class Roles(NamedTuple):
     categorical: dict[str, list[str]]  # features that are categories by request
     positive: Hashable | None  # the label that is +1, if it was named
     missing: str  # "refuse" or "impute"
+    weights: dict[str, str]  # the column of weights of each table that has one
 
     def shared(self, one: str, two: str) -> list[str]:
         """Return the attributes that two tables share."""
@@ -112,7 +113,7 @@ def _require_columns(argument: str, named: Mapping[str, Sequence[str]], table: s
 def roles_in(
     named: Mapping[str, Sequence[str]], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None,
     keys: Keys | None, categorical: Mapping[str, Sequence[str]] | None, positive: Hashable | None, missing: str,
-    alike: Callable[[str], str] = str,
+    weights: Mapping[str, str] | None, alike: Callable[[str], str] = str,
 ) -> Roles:  # fmt: skip
     """Find what each column is for, of the columns `named` by table; `alike` is that of `attributes`."""
     require_one_of("missing", missing, ("refuse", "impute"))
@@ -120,9 +121,14 @@ def roles_in(
         raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {', '.join(named)}.")
     table, column = label = (str(label[0]), str(label[1]))
     chosen, asked = _by_table("features", features), _by_table("categorical", categorical)
+    if not isinstance(weights or {}, Mapping):
+        raise InputError(f"weights is {weights!r}: the column of each table that has one is needed, {{table: column}}.")
+    weighted = {str(name): str(of) for name, of in (weights or {}).items()}
+    for name, of in weighted.items():
+        _require_columns("weights", named, name, [of])
     equal = attributes(named, keys, label, alike)
     if features is None:
-        used = {(name, key) for owners in equal.values() for name, key in owners.items()} | {label}
+        used = {(name, key) for owners in equal.values() for name, key in owners.items()} | {label, *weighted.items()}
         chosen = {name: [c for c in columns if (name, c) not in used] for name, columns in named.items()}
     _require_columns("label", named, table, [column])
     for name, columns in chosen.items():
@@ -139,7 +145,7 @@ def roles_in(
             f"there are the tables {', '.join(named)}")  # fmt: skip
         if not set(wanted) <= set(taken.get(name, ())):
             raise InputError(f"categorical[{name!r}] is {wanted}: {known}.")
-    return Roles(label, taken, equal, asked, positive, missing)
+    return Roles(label, taken, equal, asked, positive, missing, weighted)
 
 
 def _by_table(argument: str, chosen: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
@@ -171,6 +177,10 @@ class Plan(NamedTuple):
         """Write when a row of a table has a key that is missing."""
         keys = [owners[name] for owners in self.roles.keys.values() if name in owners]
         return " OR ".join(f"{self.columns[name][key].sql} IS NULL" for key in keys) or "FALSE"
+
+    def weight(self, name: str) -> str:
+        """Write the weight of a row of a table, as a double."""
+        return compared(self.columns[name][self.roles.weights[name]].sql, DOUBLE) if name in self.roles.weights else "1"
 
     def is_category(self, name: str, column: str) -> bool:
         """Return whether a feature is a category."""
@@ -305,26 +315,18 @@ def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) 
     Tables of our own are reduced once, here; in a user's database, where nothing is written, each query reduces all.
     Names in the queries are those of this function only: no name of the user collides with one.
     """
-    names, near = list(plan.sources), {i: [] for i in range(len(plan.sources))}
-    for i, j in edges:
-        near[i].append(j)
-        near[j].append(i)
-    order, parent = [names.index(plan.roles.label[0])], {names.index(plan.roles.label[0]): -1}
-    for i in order:
-        for j in near[i]:
-            if j != parent[i]:
-                parent[j] = i
-                order.append(j)
-    steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
+    names, steps = list(plan.sources), {f"base{i}": _base(plan, casts, name) for i, name in enumerate(plan.sources)}
+    near = {i: [sum(edge) - i for edge in edges if i in edge] for i in range(len(names))}
+    parent = {j: i for i, j in edges}
+    order = [names.index(plan.roles.label[0]), *parent]
 
     def shared(i: int, j: int) -> list[str]:
         return [f"k{list(plan.roles.keys).index(key)}" for key in plan.roles.shared(names[i], names[j])]
 
     for i in reversed(order):
-        below = [(f"up{j}", shared(i, j)) for j in near[i] if j != parent[i]]
-        steps[f"up{i}"] = _semijoin(f"base{i}", below)
+        steps[f"up{i}"] = _semijoin(f"base{i}", [(f"up{j}", shared(i, j)) for j in near[i] if j != parent.get(i)])
     for i in order:
-        above = [(f"down{parent[i]}", shared(i, parent[i]))] if parent[i] >= 0 else []
+        above = [(f"down{parent[i]}", shared(i, parent[i]))] if i in parent else []
         steps[f"down{i}"] = _semijoin(f"up{i}", above)
     out = []
     for i, name in enumerate(names):
@@ -334,7 +336,8 @@ def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) 
             by = ", ".join(shared(i, j))
             inner.append(f"DENSE_RANK() OVER (ORDER BY {by}) AS {edge_name(i, j)}" if by else f"1 AS {edge_name(i, j)}")
         first = ", MIN(first) AS first" if plan.own else ""
-        query = f"SELECT {group or '1'}, COUNT(*) AS n{first} FROM (SELECT {', '.join([*inner, 'first'])} FROM down{i})"
+        query = f"SELECT {group or '1'}, COUNT(*) AS n, SUM(w) AS w{first} "
+        query += f"FROM (SELECT {', '.join([*inner, 'first', 'w'])} FROM down{i})"
         query += " AS reduced" + (f" GROUP BY {group}" if group else "")
         out.append(f"{query} ORDER BY {'first' if first else group or '1'}")
     if not plan.own:
@@ -356,14 +359,16 @@ def edge_name(i: int, j: int) -> str:
 
 
 def losses(plan: Plan, name: str) -> str:
-    """Count the rows of a table, as n, and those with a missing key."""
-    counts = f"COUNT(*) AS n, COUNT(CASE WHEN {plan.keyless(name)} THEN 1 END) AS keyless"
-    return f"SELECT {counts} FROM {plan.sources[name]} AS t"
+    """Count the rows of a table, as n, those with a missing key, others of weight 0, and those with no weight."""
+    less, w = plan.keyless(name), plan.weight(name)
+    tests = (less, f"{w} = 0 AND NOT ({less})", f"NOT COALESCE({w} BETWEEN 0 AND 1e300, FALSE)")
+    counts = [f"COUNT(CASE WHEN {test} THEN 1 END) AS c{k}" for k, test in enumerate(tests)]
+    return f"SELECT COUNT(*) AS n, {', '.join(counts)} FROM {plan.sources[name]} AS t"
 
 
 def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
-    """Select the keys, features and label of a table, without the rows that have no key."""
-    kept = [f"{'t.row' if plan.own else '0'} AS first"]
+    """Select the keys, features, label and weight of a table, without the rows that have no key or weigh nothing."""
+    kept = [f"{'t.row' if plan.own else '0'} AS first", f"{plan.weight(name)} AS w"]
     for a, (attribute, owners) in enumerate(plan.roles.keys.items()):
         if name in owners:
             kept.append(f"{compared(plan.columns[name][owners[name]].sql, casts.get(attribute))} AS k{a}")
@@ -374,7 +379,8 @@ def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
         # Drivers round REAL to decimals, and Arrow has no UHUGEINT.
         double = kind.kind == "float" or kind.name == "UHUGEINT"
         kept.append(f"{compared(kind.sql, 'VARCHAR' if text else DOUBLE if double else None)} AS c{k}")
-    return f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({plan.keyless(name)})"
+    kept = f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({plan.keyless(name)})"
+    return kept + (f" AND {plan.weight(name)} > 0" if name in plan.roles.weights else "")
 
 
 def compared(value: str, cast: str | None) -> str:
