@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from time import process_time as cpu
 
 ESTIMATED = ("iris", "cancer", "diabetes", "digits", "LinearSVC", "3000 x 20", "10000 x 50")
 CASES = ("fit", "hinge", "path", "hinge path", "cli", "folds", "file", "join", *ESTIMATED)
@@ -60,11 +61,6 @@ class Programs:
     def rows(self):
         rows = [{"name": name, **row} for name, row in self.seconds.items()]
         return sorted(rows, key=lambda row: -sum(row[stage] for stage in STAGES.values()))
-
-
-def cpu():
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def timed(call):

@@ -8,8 +8,8 @@ seconds. `--busy`: beside a process that spins.
 
 import argparse
 import multiprocessing
-import os
 import time
+from time import process_time as cpu
 
 import jax
 import numpy as np
@@ -23,11 +23,6 @@ RUNS = 5
 def spin() -> None:
     while True:
         pass
-
-
-def cpu() -> float:
-    times = os.times()
-    return times.user + times.system
 
 
 def least(call) -> float:

@@ -49,7 +49,6 @@ from jaxsvm.runtime.executables import keep_programs
 from jaxsvm.runtime.loops import shard_lanes
 from jaxsvm.solvers.around.equivalent_hinge import EquivalentHinge
 from jaxsvm.solvers.around.on_simplex import polished, sampled
-from jaxsvm.solvers.around.screened import screened
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.box.single_samples import SDCA, Perceptron
@@ -157,7 +156,6 @@ __all__ = [
     "predict",
     "relational",
     "sampled",
-    "screened",
     "screening",
     "shard_lanes",
     "shard_rows",

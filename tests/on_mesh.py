@@ -83,7 +83,6 @@ MORE: dict[str, tuple[Any, Any]] = {
     "Perceptron": (partial(hinge, "regularized"), jaxsvm.Perceptron(steps=100)),
     "sampled": (squared, jaxsvm.sampled(jaxsvm.FrankWolfe("away", tol=1e-2), capacity=100)),
     "polished": (squared, jaxsvm.polished(jaxsvm.FrankWolfe("away", tol=1e-6))),
-    "screened": (partial(hinge, "regularized"), jaxsvm.screened(jaxsvm.SMO())),
     "EquivalentHinge": (slack, jaxsvm.EquivalentHinge(jaxsvm.SMO())),
 }
 

@@ -10,6 +10,7 @@ import scipy.sparse
 from samples import data, exact, gram, svm
 
 import jaxsvm
+from jaxsvm import implicit
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
 
@@ -193,3 +194,29 @@ def test_a_ball_of_many_points():
     x = np.random.default_rng(0).normal(size=(4100, 2))
     fit = jaxsvm.check(jaxsvm.fit(jaxsvm.meb_problem(jaxsvm.gram(RBF(gamma=0.5), x)), FrankWolfe(tol=1e-2)))
     assert fit.status.name == "CONVERGED"
+
+
+@pytest.mark.parametrize("kernel", [RBF, Polynomial])
+def test_the_squared_radius_has_the_derivatives_of_the_exact_one(kernel):
+    """Against differences of the oracle's radius, in the kernel's gamma and in a coordinate of each point."""
+    x, step = cloud(np.float64, 1.0), 1e-5
+
+    def problem(gamma, moved):
+        of = kernel(gamma) if kernel is RBF else kernel(degree=2, gamma=gamma, coef0=1.0)
+        return jaxsvm.meb_problem(jaxsvm.gram(of, jnp.asarray(x).at[:, 0].add(moved * jnp.arange(30) / 30)))
+
+    def exact(gamma, moved):
+        here = problem(gamma, moved)
+        return oracle_hinge.solve_meb(np.asarray(here.gram.kernel.matrix(here.gram.x, here.gram.x)))[1]
+
+    fit = solved(problem(0.5, 0.0), 1e-10)
+
+    def value(gamma, moved):
+        return implicit.value(problem(gamma, moved), fit)
+
+    assert float(value(0.5, 0.0)) == pytest.approx(exact(0.5, 0.0), rel=1e-8)
+    found = jax.jit(jax.grad(value, (0, 1)))(0.5, 0.0)
+    around = [(exact(0.5 + a, b) - exact(0.5 - a, -b)) / (2 * step) for a, b in ((step, 0.0), (0.0, step))]
+    np.testing.assert_allclose(found, around, rtol=2e-5)
+    with pytest.raises(jaxsvm.InputError, match="first derivatives only"):
+        jax.grad(jax.grad(value))(0.5, 0.0)

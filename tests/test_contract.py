@@ -161,10 +161,6 @@ SOLVERS = {
     "ball by pairs": Case(FrankWolfe(variant="smo", tol=1e-3), "ball", 1e-7, 250, random=True, slow=True),
     "ball by core vectors": Case(CoreVectorMachine(tol=1e-3), "ball", 1e-3, None, random=True, slow=True),
     "smo": Case(SMO(tol=1e-6), "hinge", 1e-8, weights=True),
-    "screened smo": Case(jaxsvm.screened(SMO(tol=1e-6), every=50), "hinge", 1e-8, weights=True, slow=True),
-    "screened pairs": Case(
-        jaxsvm.screened(FrankWolfe(variant="smo", tol=1e-3), every=50), "svm", 1e-7, random=True, slow=True
-    ),
     "smo, single": Case(SMO(tol=1e-4, variables=1), "hinge", 1e-6, slow=True),
     "smo, free bias": Case(SMO(tol=1e-6), "hinge, free bias", 1e-8, slow=True),
     "smo of a box": Case(SMO(tol=1e-6), "box", 1e-8, slow=True),

@@ -281,7 +281,6 @@ RUN = {
     "descent in a ball": solved(unbiased, jaxsvm.BallSGD(radius=2.0, steps=200)),
     "polished": solved(squared, jaxsvm.polished(jaxsvm.FrankWolfe())),
     "sampled": solved(squared, jaxsvm.sampled(jaxsvm.FrankWolfe())),
-    "screened": solved(unbiased, jaxsvm.screened(jaxsvm.SDCA())),
     "slack": lambda d: jaxsvm.slack.equivalent_C(slacks(d), jaxsvm.fit(slacks(d))),
     "batch perceptron": solved(slacks, jaxsvm.StochasticBatchPerceptron(steps=200)),
     "a batch of layers": lambda d: layers(d, functools.partial(jaxsvm.hinge_problem, bias="free")),

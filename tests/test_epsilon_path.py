@@ -1,4 +1,4 @@
-"""Paths that choose their values, solvers that leave out what they know, and the report of rules."""
+"""Paths that choose their values, and the report of rules."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import pytest
 from samples import data, hinge, kernel_matrix, svm
 
 import jaxsvm
-from jaxsvm import SMO, FrankWolfe, screening
+from jaxsvm import SMO, screening
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.measured import MEASURED
@@ -93,52 +93,3 @@ def test_arguments_of_an_epsilon_path():
     path = screening.epsilon_path(hinge(), 0.3, 0.5, 1.0)
     with pytest.raises(ValueError, match="reaches from"):
         path.at(1e6)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("build", "solver"), [(hinge, SMO(tol=1e-8)), (svm, FrankWolfe(tol=1e-8))], ids=["hinge", "squared hinge"]
-)
-def test_a_screened_solver_ends_at_the_solution(build, solver):
-    problem = build()
-    plain, without = jaxsvm.fit(problem, solver), jaxsvm.fit(problem, jaxsvm.screened(solver, every=25))
-    assert without.status.name == "CONVERGED"
-    np.testing.assert_allclose(float(without.certificate.dual), float(plain.certificate.dual), rtol=2e-8)
-
-
-def test_a_screened_solver_goes_on_with_fewer_samples(monkeypatch):
-    monkeypatch.setattr("jaxsvm.numerics.sizes.size_classes", lambda n: (16, 32, n))
-    sizes, restrict = [], type(hinge()).restrict
-
-    def counted(problem, samples, *rest, **options):
-        sizes.append(len(samples))
-        return restrict(problem, samples, *rest, **options)
-
-    monkeypatch.setattr(type(hinge()), "restrict", counted)
-    fit = jaxsvm.fit(hinge(C=50.0), jaxsvm.screened(SMO(tol=1e-10), every=25))
-    assert fit.status.name == "CONVERGED"
-    assert sizes
-    assert max(sizes) <= 32
-
-
-@pytest.mark.thorough
-def test_a_screened_solver_keeps_its_polish():
-    """Without it: 1,095,250 steps, where the solver itself takes 52,250."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(150, 8))
-    y = np.where(x @ rng.normal(size=8) + rng.normal(size=150) > 0, 1.0, -1.0)
-    problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 1e4, bias="none")
-    plain = jaxsvm.fit(problem, SMO(tol=1e-7))
-    for every in (None, 500):
-        solver = jaxsvm.screened(SMO(tol=1e-7), every=every)
-        fit = jaxsvm.fit(problem, solver)
-        assert fit.status.name == "CONVERGED"
-        assert int(fit.steps) <= 1.1 * int(plain.steps)
-        assert float(fit.certificate.dual) == pytest.approx(float(plain.certificate.dual), rel=2e-7)
-
-
-def test_no_screening_with_a_free_bias():
-    with pytest.raises(ValueError, match="free bias"):
-        jaxsvm.fit(hinge(bias="free"), jaxsvm.screened(SMO()))
-    with pytest.raises(ValueError, match="every is 0: an integer from 1"):
-        jaxsvm.screened(SMO(), every=0)

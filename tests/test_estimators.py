@@ -53,6 +53,14 @@ def test_svc_of_three_classes_agrees_with_scikit_learns(options):
     assert ours.n_iter_.shape == theirs.n_iter_.shape
 
 
+def test_widths_by_rules_are_those_of_their_definitions():
+    squares = ((X[:, None] - X) ** 2).sum(axis=2)
+    widths = {"paper": 0.5 / squares.mean(), "median": 1 / np.median(squares[np.triu_indices(150, 1)])}
+    for rule, gamma in widths.items():
+        named, given = (estimators.SVC(gamma=width).fit(X, Y).decision_function(X) for width in (rule, gamma))
+        np.testing.assert_allclose(named, given, atol=1e-3)
+
+
 def test_svc_of_two_classes_has_scikit_learns_signs():
     theirs, ours = svm.SVC(kernel="linear", tol=1e-6).fit(X2, Y2), estimators.SVC(kernel="linear", tol=1e-6).fit(X2, Y2)
     for name in ("dual_coef_", "intercept_", "coef_"):

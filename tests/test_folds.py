@@ -287,5 +287,21 @@ def test_cross_validation_and_a_grid_for_hinge_problems():
     chosen = jaxsvm.cross_validate(samples.hinge(), grid, 3)
     assert (np.asarray(chosen.status) == jaxsvm.Status.CONVERGED).all()
     assert 0.6 < chosen.mean.max() <= 1
-    with pytest.raises(jaxsvm.InputError, match="SlackProblem"):
-        jaxsvm.C_grid(jaxsvm.slack_problem(samples.gram(), samples.data()[1], 0.1), 5)
+    with pytest.raises(jaxsvm.InputError, match="BallProblem"):
+        jaxsvm.C_grid(jaxsvm.meb_problem(samples.gram()), 5)
+
+
+@pytest.mark.parametrize("bias", ["none", "regularized"])
+def test_a_grid_of_nu_goes_from_all_under_water_to_nothing_changes(bias):
+    """At the largest value w is the mean of all samples, and the level needs `max c - mean c`: both by NumPy."""
+    seen, (x, y) = {}, samples.data()
+    problem = jaxsvm.slack_problem(samples.gram(), y, 0.1, bias=bias)
+    grid = jaxsvm.C_grid(problem, 4, callback=seen.__setitem__)
+    assert (np.diff(grid) > 0).all() and {fit.alpha.shape for fit in seen.values()} == {(samples.N,)}
+    K = np.asarray(problem.gram.kernel.matrix(x, x), float) + (bias == "regularized")
+    c = y * (K @ y) / np.sqrt(y @ K @ y)
+    assert c.max() - c.mean() <= grid[-1] * 1.01
+    path = jaxsvm.solve_path(problem, grid, tol=1e-4)
+    assert (np.asarray(path.status) == jaxsvm.Status.CONVERGED).all()
+    levels = np.asarray(path.certificate.dual)
+    assert (np.diff(levels) > 0).all()

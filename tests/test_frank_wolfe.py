@@ -88,6 +88,26 @@ def test_T1_T3_long_run_stays_on_the_simplex_and_exact(variant):
     np.testing.assert_allclose(state.s, Kt @ alpha, atol=1e-9 * R)
 
 
+def test_a_history_keeps_kinds_of_steps_support_and_R():
+    """Those of the NumPy transcript: in a step toward a vertex its weight alone grows. R is that of the best point."""
+    y, Kt, problem, _ = example(C=100.0)
+    solver, history = FrankWolfe("away", start="uniform", check_every=20, tol=0.2), jaxsvm.History()
+    jaxsvm.fit(problem, solver, callback=history)
+    start, at = np.full(100, 0.01), history.steps
+    walked = [alpha for alpha, _ in oracle.reference_steps(Kt, start, "mfw", at[-1])]
+    points = np.array([start, *walked])
+    toward = np.append(0, np.cumsum((np.diff(points, axis=0) > 0).sum(axis=1) == 1))
+    drops = np.append(0, np.cumsum(((points[:-1] > 0) & (points[1:] == 0)).any(axis=1)))
+    assert len(at) > 3 and drops[-1] > 10
+    kinds = {"toward": toward, "away": np.arange(len(points)) - toward, "drops": drops}
+    for name, counts in kinds.items():
+        np.testing.assert_array_equal(getattr(history, name), counts[at])
+    gaps = [oracle.relative_gap_direct(problem.gram.K, y, 100.0, points[k]) for k in at]
+    best = points[[at[np.argmin(gaps[: k + 1])] for k in range(len(at))]]
+    np.testing.assert_array_equal(history.support_size, (best > 0).sum(axis=1))
+    np.testing.assert_allclose(history.R, ((best @ Kt) * best).sum(axis=1), rtol=1e-9)
+
+
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "poly"])
 def test_T7_certificate_equals_its_definition_and_bounds_the_error(kernel):
     y, Kt, problem, exact = example(kernel)

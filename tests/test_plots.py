@@ -114,6 +114,21 @@ def test_a_history_and_its_picture(problem):
     assert primal[-1] == history.primal[-1] and dual[-1] == history.dual[-1] and (dual <= primal).all()
 
 
+def test_a_water_level_in_one_and_in_two_basins():
+    """Each sample's slack reaches from its response to the level; together they are the volume."""
+    c, y = np.array([0.5, -1.0, 2.0, 0.0, -0.5]), np.array([1.0, -1.0, 1.0, 1.0, -1.0])
+    for signs, found in ((None, jaxsvm.water_level(c, 2.0)), (y, jaxsvm.water_level_with_bias(c, y, 2.0))):
+        axes = plots.water_level(found, c, signs)
+        floor, water = map(list, axes.containers)
+        heights = np.array([bar.get_y() + bar.get_height() for bar in floor])
+        moved = c + (0 if signs is None else y * float(found.bias))
+        np.testing.assert_allclose(heights, np.sort(moved) if signs is None else moved[[3, 0, 2, 4, 1]])
+        assert sum(bar.get_height() for bar in water) == pytest.approx(2.0)
+        tops = [bar.get_y() + bar.get_height() for bar in water if bar.get_height()]
+        np.testing.assert_allclose(tops, float(found.level))
+        np.testing.assert_allclose(np.sort(axes.figure.axes[1].lines[0].get_ydata()), np.sort(found.p))
+
+
 def test_boundaries(path, problem, tmp_path):
     x, y = np.asarray(problem.gram.x + problem.gram.shift), np.asarray(problem.y)
     model = jaxsvm.compact(path[2], problem.at(1.0), classes=("no", "yes"))

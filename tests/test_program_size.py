@@ -40,5 +40,5 @@ def test_a_public_function_lowers_for_gpus_and_tpus(name):
 def test_every_public_function_is_lowered_or_runs_on_the_host():
     """Solvers are lowered by `test_contract.py`; other classes are results."""
     functions = {name for name in jaxsvm.__all__ if not inspect.isclass(getattr(jaxsvm, name))}
-    around = {"polished", "sampled", "screened"}
+    around = {"polished", "sampled"}
     assert functions == (traced.OTHERS.keys() - {"Pegasos"}) | traced.FITTED | traced.ON_HOST | around

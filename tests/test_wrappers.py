@@ -10,7 +10,6 @@ from test_contract import assert_brackets, optimum, problem
 
 import jaxsvm
 from jaxsvm.solvers.around.on_simplex import Polished, Sampled
-from jaxsvm.solvers.around.screened import Screened
 from jaxsvm.solvers.around.wrapper import Wrapper
 from jaxsvm.solvers.contract import SimplexSolver, Solver, Traits
 
@@ -27,13 +26,8 @@ SOLVERS = {
     "BallSGD": jaxsvm.BallSGD(5.0, steps=400, batch=4),
     "StochasticBatchPerceptron": jaxsvm.StochasticBatchPerceptron(steps=400, batch=8),
 }
-MAKERS = {
-    "sampled": jaxsvm.sampled,
-    "polished": jaxsvm.polished,
-    "screened": lambda solver: jaxsvm.screened(solver, every=25),
-}
-WRAPPERS = {"sampled": Sampled, "polished": Polished, "screened": Screened}
-DUAL = ("FrankWolfe", "CoreVectorMachine", "Newton", "SMO", "WorkingSet", "InteriorPoint", "SDCA")
+MAKERS = {"sampled": jaxsvm.sampled, "polished": jaxsvm.polished}
+WRAPPERS = {"sampled": Sampled, "polished": Polished}
 
 
 def made(names):
@@ -49,18 +43,13 @@ def allowed(names):
     layers = [WRAPPERS[name].layer for name in outer]
     if layers != sorted(set(layers), reverse=True):
         return False
-    vertices = solver in ("FrankWolfe", "CoreVectorMachine")
-    return solver in DUAL and (vertices or set(outer) == {"screened"})
+    return solver in ("FrankWolfe", "CoreVectorMachine")
 
 
 NESTINGS = [
-    (*outer, solver)
-    for depth in (1, 2, 3)
-    for outer in itertools.product(MAKERS, repeat=depth)
-    for solver in SOLVERS
-    if depth < 3 or allowed((*outer, solver))
+    (*outer, solver) for depth in (1, 2) for outer in itertools.product(MAKERS, repeat=depth) for solver in SOLVERS
 ]
-QUICK = [("screened", "WorkingSet"), ("screened", "InteriorPoint")]
+QUICK = ("polished", "sampled", "FrankWolfe")
 
 
 def members_of(contract):
@@ -89,17 +78,13 @@ class Told(SimplexSolver):
         return False
 
 
-OWN = {
-    "sampled": {"final_check": "full", "refresh_every": 2**30},
-    "polished": {},
-    "screened": {"refresh_every": 2, "check_every": 2},
-}
+OWN = {"sampled": {"final_check": "full", "refresh_every": 2**30}, "polished": {}}
 """What each wrapper decides itself."""
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_settings_are_the_inner_solvers_but_for_what_a_wrapper_decides(name):
-    wrapper = jaxsvm.screened(Told(), every=2) if name == "screened" else MAKERS[name](Told())
+    wrapper = MAKERS[name](Told())
     for member in ("solves", "stop", "unroll", "patience", "final_check", "tol", "max_steps", "check_every",
                    "refresh_every", "rows"):  # fmt: skip
         assert getattr(wrapper, member) == OWN[name].get(member, getattr(Told(), member)), member
@@ -120,7 +105,7 @@ def test_what_cannot_nest_is_refused_when_it_is_made(names):
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(names, marks=() if names in QUICK else pytest.mark.slow, id="-".join(names))
+        pytest.param(names, marks=() if names == QUICK else pytest.mark.slow, id="-".join(names))
         for names in NESTINGS
         if allowed(names)
     ],

@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import json
 from functools import partial
-from itertools import combinations
+from itertools import combinations, cycle
 from pathlib import Path
 
 import jax
@@ -25,7 +25,7 @@ from scipy.ndimage import gaussian_filter
 from sklearn.svm import SVC
 
 import jaxsvm
-from jaxsvm import CoreVectorMachine, FrankWolfe, Newton, sampled
+from jaxsvm import CoreVectorMachine, FrankWolfe, Newton, polished, sampled
 from jaxsvm.kernels import RBF, Linear, Polynomial, Precomputed
 from jaxsvm.kernels.width import gamma_paper
 from jaxsvm.numerics.sampling import Present
@@ -96,6 +96,32 @@ def formulas(run):
     same = np.abs(same @ same.T - signed(rbf(x, 0.5), y, 3.0)).max()
     run.check("7", same < 1e-9, f"with 1 / sqrt C products are Kt to {same:.0e}")
     other_tasks(run)
+
+
+def oracles(run):
+    """Random problems of three kernels, half of them weighted, by ten solvers: certificates beside NNLS and NumPy."""
+    count, missed, n = 30 if run.quick else 300, [], 30
+    solvers = {name: method(name, tol=0.1 if name == "FW" else 1e-5) for name in MACHINES}
+    solvers |= {"pairwise": FrankWolfe("pairwise"), "Newton": Newton(tol=1e-8), "default": None}
+    solvers |= {f"sampled {name}": sampled(solvers[name]) for name in ("MFW", "CVM")}
+    solvers["polished MFW"] = polished(solvers["MFW"])
+    with jax.enable_x64(True):
+        for seed, (name, solver) in zip(range(count), cycle(solvers.items()), strict=False):
+            (x, y), random = cloud(n, 3, seed), np.random.default_rng(seed)
+            u, C, gamma = random.choice([0.0, 0.5, 1.0, 3.0], n), *10.0 ** random.uniform([-2, -2], [3, 1])
+            u, y[:2] = np.where((random.random() < 0.5) | (np.arange(n) < 2), 1, u), (1, -1)
+            K = (rbf(x, gamma), x @ x.T, (0.1 * x @ x.T + 1) ** 2)[seed % 3]
+            Kt = signed(K, y, np.inf)[np.ix_(u > 0, u > 0)] + np.diag(1 / (C * u[u > 0]))
+            fit = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(Precomputed(), K), y, C, sample_weight=u), solver)
+            a, b, best = np.asarray(fit.alpha), np.asarray(fit.dual_coef), 0.5 / exact(Kt)[1]
+            high = b @ (K + 1) @ b / 2 + C / 2 * u @ np.maximum(0, 1 - y * ((K + 1) @ b)) ** 2
+            low, gap = a.sum() ** 2 / (2 * a[u > 0] @ Kt @ a[u > 0]), float(fit.certificate.relative_gap)
+            proper = (a >= 0).all() and not a[u == 0].any() and fit.status.name == "CONVERGED"
+            if not (proper and low * (1 - 1e-9) <= best <= high * (1 + 1e-9) and high / low <= 1 + gap + 1e-9):
+                missed.append((seed, name, fit.status.name, low, best, high, gap))
+    told = f"{count} random problems, each by one of {len(solvers)} solvers, beside NNLS: {len(missed)} wrong"
+    run.check("1", not missed, f"{told}{missed[:3] or ''}")
+    return missed
 
 
 def other_tasks(run):
@@ -611,7 +637,7 @@ def introduction(run):
     return digits, spent, best, beside
 
 
-PARTS = (formulas, steps, core, tail, any_kernel, draws, columns, spurious, start, tables, seconds, kdd, web, tests)
+PARTS = (formulas, oracles, steps, core, tail, any_kernel, draws, columns, spurious, start, tables, seconds, kdd, web)
 
 if __name__ == "__main__":
-    Paper("frank_wolfe", CLAIMS).main(*PARTS, penalties, polynomial, classes, introduction)
+    Paper("frank_wolfe", CLAIMS).main(*PARTS, tests, penalties, polynomial, classes, introduction)

@@ -1,4 +1,4 @@
-"""What the programs of the five papers share: sets, CPU seconds, counted kernel values, curves, tables, verdicts.
+"""What the programs of the five papers share: sets, CPU seconds, counted kernel values, tables, verdicts.
 
     python benchmarks/papers/NAME.py [PART ...]    run these experiments, or all; keep results/papers/NAME.json
     python benchmarks/papers/NAME.py --quick       small sizes, nothing kept
@@ -110,26 +110,6 @@ def timed(work, warm=None):
 def solve(problem, solver=None, limit=20.0, **how):
     """`jaxsvm.fit` of at most `limit` seconds, and the CPU seconds of the second of two calls."""
     return timed(*(partial(jaxsvm.fit, problem, solver, max_seconds=s, **how) for s in (limit, min(limit, 1.0))))
-
-
-class Curve:
-    """A callback that keeps (CPU seconds, steps, kernel values, gap, score); scores are outside its clock and limit."""
-
-    def __init__(self, score=lambda fit: None, limit=float("inf")):
-        self.rows, self.score, self.limit, self.paused, self.started = [], score, limit, 0.0, time.process_time()
-
-    def __call__(self, fit):
-        now = time.process_time()
-        spent, gap = now - self.started - self.paused, float(fit.certificate.relative_gap)
-        self.rows.append((spent, int(fit.steps), int(fit.kernel_evaluations), gap, self.score(fit)))
-        self.paused += time.process_time() - now
-        return spent > self.limit
-
-
-def band(curves, at):
-    """Lowest, middle and highest score of curves `[(place, score), ...]`, one a key, each by its last point before."""
-    found = [[next((s for p, s in reversed(curve) if p <= place), np.nan) for place in at] for curve in curves]
-    return np.quantile(found, [0, 0.5, 1], axis=0)
 
 
 def shown(cell):

@@ -225,7 +225,7 @@ class SVC(KernelClassifier, LibsvmEstimator):
         kernel: "rbf", "linear", "poly", "sigmoid", "laplacian" or "precomputed"; a function of two sets of points that
             returns their kernel matrix, as in scikit-learn; or a kernel of `jaxsvm.kernels`.
         degree: The degree of "poly", >= 1.
-        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`) or a number, >= 0.
+        gamma: "scale" (`1 / (d var(X))`), "auto" (`1 / d`), "median", "paper" (`kernels.width`) or a number, >= 0.
         coef0: The constant of "poly" (>= 0) and "sigmoid".
         loss: "hinge", or "squared_hinge" (`C_i max(0, 1 - y_i f)^2`, as in scikit-learn's `LinearSVC`).
         bias: "free" (LIBSVM's), "regularized" (one more feature of value 1) or "none".

@@ -26,7 +26,7 @@ from jaxsvm.gram import measured as gram
 from jaxsvm.gram.operators import DenseGram, TiledGram
 from jaxsvm.kernels import RBF, Kernel, Linear, Precomputed
 from jaxsvm.kernels.distances import LARGEST_EXPANDED_SQUARE, NEAR, furthest
-from jaxsvm.kernels.width import gamma_scale
+from jaxsvm.kernels.width import resolve_gamma
 from jaxsvm.loop.many import BoxData, is_indefinite, padded_size, prefers_features
 from jaxsvm.loop.measured import MEASURED as LOOP
 from jaxsvm.models.libsvm import named_kernel
@@ -218,7 +218,7 @@ def kernel_values(kernel: Any, gamma: Any, coef0: float, degree: float, X: Any) 
         raise InputError(f"degree is {degree} and coef0 {coef0}: {need}")
     if kernel == "linear":
         gamma = 0.0
-    width = 1.0 / X.shape[1] if gamma == "auto" else float(gamma_scale(X) if gamma == "scale" else gamma)
+    width = 1.0 / X.shape[1] if gamma == "auto" else resolve_gamma(gamma, X) if isinstance(gamma, str) else gamma
     # scikit-learn takes a width of 0: a constant kernel.
     named: Any = named_kernel(kernel, np.float64(max(width, TINY)), np.float64(coef0), int(degree))
     return KernelValues(kernel, {field.name: getattr(named, field.name) for field in dataclasses.fields(named)}, named)

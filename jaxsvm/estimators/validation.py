@@ -18,8 +18,8 @@ from jaxsvm.solvers.contract import Solver
 
 EstimatorKernel = str | Kernel | Callable[[Any, Any], Any]
 """A kernel's name, a kernel, or a function of two sets of points that returns their kernel matrix."""
-Gamma = float | Literal["scale", "auto"]
-"""`1 / (d var(X))`, `1 / d` or a number."""
+Gamma = float | Literal["scale", "auto", "median", "paper"]
+"""`1 / (d var(X))`, `1 / d`, a rule of `jaxsvm.kernels.width`, or a number."""
 ClassWeight = Mapping[Any, float] | Literal["balanced"]
 """Factors of C by class, or "balanced"."""
 Seed = int | np.random.RandomState
@@ -44,7 +44,7 @@ LIMITS: dict[str, list[Any]] = {
     "early_stopping": ["boolean"],
     "epsilon": NOT_NEGATIVE,
     "fit_intercept": ["boolean"],
-    "gamma": [StrOptions({"scale", "auto"}), *NOT_NEGATIVE],
+    "gamma": [StrOptions({"scale", "auto", "median", "paper"}), *NOT_NEGATIVE],
     "intercept_scaling": POSITIVE,
     "kernel": [StrOptions({"linear", "poly", "rbf", "sigmoid", "laplacian", "precomputed"}), callable],
     "loss": [StrOptions({"hinge", "squared_hinge"})],

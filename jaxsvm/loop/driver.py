@@ -217,8 +217,7 @@ def drive(
             best = result if best is None or refuted else _better_of(best, result)
             counters.append(result.counters)
             if following is not None and not refuted:
-                turn, inside = _handed_over(problem, turn, progress, following, stop, n)
-                counters += inside
+                turn = _handed_over(problem, turn, progress, following, n)
             elif refuted or turn.back is None or int(result.status) in (Status.CONVERGED, Status.INTERRUPTED):
                 break
             else:
@@ -288,24 +287,14 @@ def _following(problem: Problem, turn: Turn, progress: Progress, *, may_change: 
     return None
 
 
-def _handed_over(
-    problem: Any, turn: Turn, progress: Progress, following: HandOver, stop: Interruption, n: int
-) -> tuple[Turn, list[Counters]]:
-    """Return the next solver's turn, and the counters of the fit of undecided samples before it, if there is one."""
-    solver, inside = following.solver, []
+def _handed_over(problem: Any, turn: Turn, progress: Progress, following: HandOver, n: int) -> Turn:
+    """Return the next solver's turn."""
     init = np.atleast_2d(turn.solver.dual_point(problem, progress.state)[0])[-1]
     remaining = max(int(turn.solver.max_steps) - int(steps_taken(progress)), 0)
-    if following.undecided is not None:
-        samples, fixed = following.undecided  # the others keep their values
-        part, inner = problem.restrict(jnp.asarray(samples), fixed=fixed), with_max_steps(turn.solver, remaining)
-        found = drive(part, inner, turn.key, init[samples], stop=stop, options=QUIET)
-        init, inside = fixed.astype(init.dtype), [found.counters]
-        init[samples] = np.asarray(found.alpha)
-        solver = with_max_steps(solver, max(remaining - int(found.counters.steps), 0))
     key = jax.random.fold_in(turn.key, 1) if following.draws_anew else turn.key
     state = progress.state if following.takes_state else None
     back = following.back and with_max_steps(following.back, remaining)
-    return Turn(solver, key, init[:n], state, back, turn.returns), inside
+    return Turn(following.solver, key, init[:n], state, back, turn.returns)
 
 
 def warn_unless_converged(fitted: Fit, solver: Solver, problem: Problem) -> None:

@@ -27,7 +27,8 @@ from jaxsvm.derivatives.support_equations import factor_sizes, kinks, plan
 from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.loop import differentiation as rule
 from jaxsvm.loop.driver import fit as solve
-from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.numerics.precision import in_double, matmul, widened
+from jaxsvm.problems.ball import BallProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
 from jaxsvm.problems.contract import Differentiable, require_differentiable
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem
@@ -92,11 +93,12 @@ def solution(
 
 
 @transfers
-def value(problem: SquaredHingeProblem, fit: Fit) -> Float[Array, ""]:
+def value(problem: SquaredHingeProblem | BallProblem, fit: Fit) -> Float[Array, ""]:
     """Return the optimal value `1 / (2 R)`, differentiable by the envelope theorem: its gradient needs no system.
 
     Args:
-        problem: From `svm_problem`, traced for derivatives.
+        problem: From `svm_problem`, traced for derivatives; or from `meb_problem`, whose value is the squared radius
+            `sum alpha_i K_ii - alpha' K alpha` and has first derivatives only.
         fit: A fit of it, to a tight gap: the error of the value is of second order in that of the fit, the error of its
             gradient of first order. It may be computed outside the differentiated function: the second derivative
             still includes the motion of the solution.
@@ -107,9 +109,33 @@ def value(problem: SquaredHingeProblem, fit: Fit) -> Float[Array, ""]:
     Raises:
         InputError: On another kind of problem.
     """
+    if isinstance(problem, BallProblem):
+        require_fit(fit)
+        return _squared_radius(problem, lax.stop_gradient(fit.alpha))
     require_differentiable(problem)
     require_fit(fit)
     return rule.optimal_value(problem, fit)
+
+
+def _radius_around(problem: BallProblem, alpha: Float[Array, " n"]) -> Float[Array, ""]:
+    return matmul(alpha, problem.squares - problem.points.matvec(alpha))
+
+
+_squared_radius = jax.custom_jvp(_radius_around)
+
+
+@_squared_radius.defjvp
+def _of_the_centre(primals: Any, tangents: Any) -> Any:
+    problem, alpha = primals
+    return jax.jvp(lambda moving: _radius_around(moving, alpha), (_at_rest(problem),), tangents[:1])
+
+
+_at_rest = jax.custom_jvp(lambda problem: problem)  # derivatives through it would miss how the centre moves
+
+
+@_at_rest.defjvp
+def _refused(primals: Any, tangents: Any) -> Any:
+    raise InputError("a squared radius has first derivatives only: the second ones need the motion of the centre.")
 
 
 @transfers

@@ -30,6 +30,7 @@ from jaxsvm.path.chains import stacked, warn_of_unfinished
 from jaxsvm.path.solve import PathOptions, checked_values, problems_at_widths, require_widths, solve_parts
 from jaxsvm.problems.contract import Parametric, require_problem
 from jaxsvm.problems.padding import trimmed
+from jaxsvm.problems.slack import SlackProblem, equivalent_nu
 from jaxsvm.results.fit import Certificate, Fit, Status, StatusCode
 from jaxsvm.runtime.arrays import given_key, in_a_line, require_one_of, require_seconds, require_whole, transfers
 from jaxsvm.runtime.loops import host_drives
@@ -61,7 +62,8 @@ def C_grid(  # noqa: N802 (C is the field's name)
     the margins by less than `change`, or that the solver does not certify.
 
     Args:
-        problem: A problem of `svm_problem` or `hinge_problem`; its own C is not used.
+        problem: A problem of `svm_problem` or `hinge_problem`; its own C is not used. Of `slack_problem`: the values
+            are those of nu, between the ends of its hinge's grid.
         n: The number of values, >= 1.
         change: The relative change of the margins (root mean square) that counts as none, > 0.
         largest: The largest ratio of the upper end to the lower end, >= 10; not a C. For values between two Cs use
@@ -82,6 +84,15 @@ def C_grid(  # noqa: N802 (C is the field's name)
     if not (change > 0 and largest >= 10):
         raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")
     require_problem(problem)
+    if isinstance(problem, SlackProblem):
+        nus: list[float] = []
+
+        def tell(C: float, fit: Fit) -> None:
+            nus.append(float(equivalent_nu(problem.hinge(C), fit)))
+            _ = callback is None or callback(nus[-1], fit)
+
+        C_grid(problem.hinge(1.0), 2, change=change, largest=largest, solver=solver, callback=tell)
+        return _spaced(min(nu for nu in nus if nu > 0), max(nus), n)
     if problem.parameter != "C" or problem.regression:
         raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
     first, weights, samples = problem.at(1.0), np.asarray(problem.weights), problem.n
@@ -104,7 +115,11 @@ def C_grid(  # noqa: N802 (C is the field's name)
             if int(fit.status) != Status.CONVERGED:  # nor will larger values be
                 break
             high, before = high * 10, margins
-    return np.geomspace(low, max(high, 10 * low), n) if n > 1 else np.array([np.sqrt(low * max(high, 10 * low))])
+    return _spaced(low, max(high, 10 * low), n)
+
+
+def _spaced(low: float, high: float, n: int) -> Float[np.ndarray, " n"]:
+    return np.geomspace(low, high, n) if n > 1 else np.array([np.sqrt(low * high)])
 
 
 SCORES = ("accuracy", "balanced_accuracy", "squared_hinge")  # of classes; "r2" of regression

@@ -11,6 +11,7 @@ from jaxsvm.plots.pictures import (
     path_margin,
     path_scores,
     path_support,
+    water_level,
     width_scores,
 )
 
@@ -22,5 +23,6 @@ __all__ = [
     "path_margin",
     "path_scores",
     "path_support",
+    "water_level",
     "width_scores",
 ]

@@ -1,4 +1,4 @@
-"""Pictures of paths against C, of scores of folds, of convergence, and of points of two features."""
+"""Pictures of paths against C, of scores of folds, of convergence, of water levels, and of points of two features."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxsvm.model_selection.cross_validation import Scores, WidthValidation
     from jaxsvm.path.solve import Path
     from jaxsvm.problems.contract import Parametric
+    from jaxsvm.problems.water_level import WaterLevel
     from jaxsvm.results.fit import History
 
 
@@ -263,6 +264,32 @@ def _certified(history: Any, against: str) -> tuple[np.ndarray, ...]:
     x, gap, *bounds = (np.asarray(getattr(history, name), float) for name in names)
     shown = np.isfinite(gap) & (gap > 0) & (x > 0)
     return tuple(values[shown] for values in (x, gap, *bounds))
+
+
+@checked
+def water_level(found: WaterLevel, c: ArrayLike, y: ArrayLike | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw how the slack budget fills the lowest responses, as water does a floor, with p in red; return the axes.
+
+    Args:
+        found: The level of `jaxsvm.water_level`, or, with `y`, of `water_level_with_bias`.
+        c: Its responses, `(n,)`.
+        y: Their signs, `(n,)`: responses of +1 rise from the left and those of -1 from the right, moved by the bias.
+        ax: Axes of matplotlib; None makes a figure.
+    """
+    require_part("found", found, "p", "a level of `jaxsvm.water_level` is needed")
+    ax, level, c = axes_of(ax), float(found.level), np.asarray(c, float)
+    signs, place = np.zeros_like(c) if y is None else np.asarray(y, float), np.arange(len(c))
+    heights = c + signs * float(found.bias)
+    order = np.lexsort((np.where(signs < 0, -heights, heights), -signs))
+    heights = heights[order]
+    low = min(heights.min(), level) - 0.2 * (max(heights.max(), level) - heights.min())
+    ax.bar(place, heights - low, 1, bottom=low, color=GREY, alpha=0.6, label="response")
+    ax.bar(place, np.maximum(level - heights, 0), 1, bottom=heights, color=BLUE, alpha=0.4, label="slack")
+    ax.axhline(level, color=BLUE, linewidth=1, label=f"level {level:.3g}")
+    share = ax.twinx()
+    share.plot(place, np.asarray(found.p)[order], color=RED, drawstyle="steps-mid")
+    share.set(ylabel="p", ylim=(0, 1.6 * float(np.max(found.p))))
+    return labelled(ax, "sample, by response" if y is None else "sample, by class and response", "response")
 
 
 def _edges(values: np.ndarray) -> np.ndarray:

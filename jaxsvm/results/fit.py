@@ -428,19 +428,22 @@ class History:
     It runs on the host between chunks of steps, and computes nothing.
 
     Attributes:
-        lines: `(seconds, steps, kernel evaluations, primal, dual, relative gap)` of the best certified point at each
-            call; seconds since this history was made: of a first fit compilation too, so fit twice.
+        lines: `(seconds, steps, kernel evaluations, primal, dual, relative gap, R, support size, steps toward, away,
+            drops)` at each call: bounds, gap, R and support of the best certified point so far; seconds since this
+            history was made: of a first fit compilation too, so fit twice.
     """
 
     def __init__(self) -> None:
         self.started = time.perf_counter()
-        self.lines: list[tuple[float, int, int, float, float, float]] = []
+        self.lines: list[tuple[Any, ...]] = []
 
     def __call__(self, fitted: Fit) -> None:
         """Keep a line; `fit` calls this."""
         primal, dual, gap = (float(part) for part in fitted.certificate)
-        steps, evaluations = int(fitted.steps), int(fitted.kernel_evaluations)
-        self.lines.append((time.perf_counter() - self.started, steps, evaluations, primal, dual, gap))
+        counted, spent = fitted.counters, time.perf_counter() - self.started
+        kinds = (int(count) for count in (counted.toward, counted.away, counted.drops))
+        work = int(fitted.steps), int(fitted.kernel_evaluations), primal, dual, gap
+        self.lines.append((spent, *work, float(fitted.R), len(fitted.support), *kinds))
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -451,3 +454,8 @@ class History:
     primal: np.ndarray = _column(3, "Primal values")
     dual: np.ndarray = _column(4, "Dual values")
     relative_gap: np.ndarray = _column(5, "Certified relative gaps")
+    R: np.ndarray = _column(6, "Values of `Fit.R`")
+    support_size: np.ndarray = _column(7, "Samples with a positive dual variable")
+    toward: np.ndarray = _column(8, "Steps toward a vertex, pair steps included, so far")
+    away: np.ndarray = _column(9, "Steps away from a vertex so far")
+    drops: np.ndarray = _column(10, "Steps so far that set a weight to 0")

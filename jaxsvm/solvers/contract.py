@@ -69,8 +69,6 @@ class HandOver(NamedTuple):
 
     solver: "Solver[Any]"  # the solver that goes on
     back: "Solver[Any] | None" = None  # the solver that follows if that one ends without a proof; None for none
-    # samples to be solved for first, and the values of all others `(n,)`; None if all are undecided
-    undecided: tuple[Any, Any] | None = None
     takes_state: bool = False  # whether the solver takes over the state too
     draws_anew: bool = False  # whether the solver needs a new random key
 

@@ -18,7 +18,6 @@ class Measured:
     violation_left: float = 0.1  # share of its violation at which a block with upper bounds ends
     gradient_left: float = 0.05  # share of its largest gradient at which a block without upper bounds ends
     steps_per_member: int = 16  # cap of the steps on a block, for each of its samples
-    worthwhile_share: float = 0.5  # largest share of the samples for which a screened problem becomes a smaller one
     most_features: int = 512  # largest number of features that replace a kernel matrix
     samples_of_a_feature: int = 12  # smallest number of samples per feature
     # largest C times the mean diagonal of `K - Z Z'` at which no more features are added

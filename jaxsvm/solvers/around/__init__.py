@@ -1,1 +1,1 @@
-"""Solvers around others: sampled and polished on the simplex, screened, and the hinge form of slack problems."""
+"""Solvers around others: sampled and polished on the simplex, and the hinge form of slack problems."""

@@ -4,7 +4,7 @@ A wrapper derives from `Wrapper` and overrides what it changes. Hooks determine 
 `solver_at`, `problem_inside`, `state_inside`, `with_inside`. `tests/test_wrappers.py` checks that every member is
 forwarded by name.
 
-Wrappers nest in a fixed order, each at most once, from the inside: sampled, polished, screened.
+Wrappers nest in a fixed order, each at most once, from the inside: sampled, polished.
 """
 
 import dataclasses
@@ -132,7 +132,7 @@ def require_inner(wrapper: type[Wrapper], solver: Any) -> None:
     if isinstance(solver, Wrapper) and solver.layer >= wrapper.layer:
         raise InputError(
             f"solver is {described(solver)}: {wrapper.made_by}() does not go around {solver.made_by}(); nest "
-            "transformations in the order screened(polished(sampled(solver))), each at most once."
+            "transformations in the order polished(sampled(solver)), each at most once."
         )
 
 
