@@ -47,6 +47,7 @@ class Schema:
     features: dict[str, dict[str, str]]
     missing: str
     weights: dict[str, str]
+    optional: list[str]
 
 
 def formed_rows(join):
@@ -104,7 +105,9 @@ def build(db, rng) -> Schema:
         kinds = [kind for kind, _ in cells[name].values()]
         listed = ", ".join("(" + ", ".join(cell(v, k) for v, k in zip(row, kinds, strict=True)) + ")" for row in rows)
         db.execute(f"INSERT INTO {quoted(name)} VALUES {listed}")
-    return Schema(names, keys, (hub, "y"), features, missing, weights)
+    # A table of which a row may be absent: FROM leads from the label's table outwards.
+    optional = [str(n) for n in names if n != hub and missing == "impute" and more.random() < 0.5]
+    return Schema(names, keys, (hub, "y"), features, missing, weights, optional)
 
 
 def random_column(db, rng, family, n, gone, kind=None):
@@ -145,10 +148,15 @@ def from_clause(db, schema, nan_is_null):
         floating = str(db.sql(f"SELECT {value} FROM {quoted(name)}").types[0]) in ("DOUBLE", "FLOAT")
         return f"NULLIF({value}, 'NaN')" if nan_is_null and floating else value
 
-    clauses = [quoted(schema.names[0])]
-    for (a, b), columns in schema.keys.items():
+    clauses, reached, left, waiting = [quoted(schema.label[0])], [schema.label[0]], set(), dict(schema.keys)
+    while waiting:
+        pair = next(pair for pair in waiting if len(set(pair) & set(reached)) == 1)
+        (a, b), columns = pair, waiting.pop(pair)
         tests = " AND ".join(f"{key(a, x)} = {key(b, y)}" for x, y in columns.items())
-        clauses.append(f"JOIN {quoted(b)} ON {tests}")
+        before, new = (a, b) if a in reached else (b, a)
+        left |= {new} if new in schema.optional or before in left else set()
+        clauses.append(f"{'LEFT ' * (new in left)}JOIN {quoted(new)} ON {tests}")
+        reached.append(new)
     return " ".join(clauses)
 
 
@@ -162,7 +170,9 @@ def truth(db, schema, nan_is_null):
         narrow = str(db.sql(f"SELECT {value} FROM {quoted(name)}").types[0]) == "FLOAT"
         return f"CAST({f'CAST({value} AS DOUBLE)' if narrow else value} AS VARCHAR)"
 
-    weight = " * ".join(["1", *(f"CAST({quoted(n)}.{quoted(w)} AS DOUBLE)" for n, w in schema.weights.items())])
+    weight = " * ".join(
+        ["1", *(f"COALESCE(CAST({quoted(n)}.{quoted(w)} AS DOUBLE), 1)" for n, w in schema.weights.items())]
+    )
     listed = ", ".join([*(text(n, c) for n, c in chosen), weight, text(hub, "y")])
     rows = db.sql(f"SELECT {listed} FROM {from_clause(db, schema, nan_is_null)}").fetchall()
     return chosen, rows
@@ -212,7 +222,9 @@ def agree(join, want, label, weight, source):
     """Whether rows and moments are those of SQL, to 1e-12 of the size of each feature."""
     np.testing.assert_allclose(join.size, weight.sum(), rtol=1e-12 * bool((weight % 1).any()), err_msg=source)
     names, moments = join.feature_names, join.moments()
-    assert sorted(names) == sorted(want), (source, sorted(names), sorted(want))
+    extra = set(names) - set(want)  # levels of rows of weight 0
+    assert set(want) <= set(names) and (not extra or (join.optional and not weight.all())), (source, names, list(want))
+    want = want | dict.fromkeys(extra, np.zeros(len(label)))
     x = np.stack([want[name] for name in names], axis=1)
     live, y = weight > 0, signs(join, label)
     size = np.abs(x[live]).max(axis=0)
@@ -250,6 +262,7 @@ def judged(seed: int, forms: int = 2) -> dict[str, str]:
         "features": {n: list(f) for n, f in schema.features.items()},
         "missing": schema.missing,
         "weights": schema.weights,
+        "optional": schema.optional,
     }
     for form in ["duckdb", *rng.choice(FORMS, forms, replace=False)]:
         nan_is_null = form in ("pandas", "pandas-nullable", "python")
@@ -320,6 +333,11 @@ class Names:
         rng, m = self.rng, int(self.rng.integers(2, 4))
         self.names = ["f", *rng.choice(["d", "e", "score", "T w"], m - 1, replace=False).tolist()]
         self.sources = {name: f"{schema}.{quoted(name)}" for name in self.names}
+        more = np.random.default_rng([seed, 1])
+        self.missing = str(more.choice(["impute", "refuse"]))
+        filled = self.missing == "impute"
+        self.optional = [str(name) for name in self.names[1:] if filled and more.random() < 0.5]
+        self.weights = {name: "w" for name in self.names if more.random() < 0.4}
         self.features, self.keys, self.data = {}, {}, {}
         gone = float(rng.choice([0, 0.2]))
         for i, name in enumerate(self.names):
@@ -332,6 +350,8 @@ class Names:
                 cells[c] = [None if rng.random() < gone else value for value in values]
             for key in ["k0", "k1"][: m - 1] if i == 0 else ["id"]:
                 cells[key] = [None if rng.random() < 0.15 else int(rng.integers(6)) for _ in range(many)]
+            if name in self.weights:
+                cells["w"] = more.choice([0.0, 1.0, 2.0, 0.5] if filled and i == 0 else [1.0, 2.0, 0.5], many).tolist()
             if i == 0:
                 cells["y"] = rng.choice(["no", "yes"], many).tolist()
             elif rng.random() < 0.1:
@@ -346,39 +366,46 @@ class Names:
             rows = zip(*cells.values(), strict=True)
             listed = ", ".join("(" + ", ".join("NULL" if v is None else repr(v) for v in row) + ")" for row in rows)
             run(f"INSERT INTO {self.sources[name]} VALUES {listed}")
-        self.missing = str(rng.choice(["impute", "refuse"]))
 
     def joined(self):
-        """The joined rows by SQL: the number of the row of each table, every feature, the label."""
+        """The joined rows by SQL: the number of the row of each table, every feature, the label; their weights."""
         chosen = [(n, c) for n in self.names for c in self.features[n]]
         tables = " ".join(
-            f"JOIN {self.sources[b]} AS {quoted(b)} ON {quoted(a)}.{quoted(x)} = {quoted(b)}.{quoted(y)}"
+            f"{'LEFT ' * (b in self.optional)}JOIN {self.sources[b]} AS {quoted(b)} "
+            f"ON {quoted(a)}.{quoted(x)} = {quoted(b)}.{quoted(y)}"
             for (a, b), columns in self.keys.items()
             for x, y in columns.items()
         )
         listed = ", ".join(
             f"{quoted(n)}.{quoted(c)}" for n, c in [*((n, "rid") for n in self.names), *chosen, ("f", "y")]
         )
-        rows = self.run(f'SELECT {listed} FROM {self.sources["f"]} AS "f" {tables}')
-        return chosen, rows
+        weight = " * ".join(["1", *(f"COALESCE({quoted(name)}.w, 1)" for name in self.weights)])
+        rows = self.run(f'SELECT {listed}, {weight} FROM {self.sources["f"]} AS "f" {tables}')
+        return chosen, [row[:-1] for row in rows], np.array([float(row[-1]) for row in rows])
 
     def notes(self, rows):
         """What must be said of rows that take no part."""
         out = []
         for i, name in enumerate(self.names):
             cells = self.data[name]
-            keys = [[cells[k][r] for k in cells if k in ("k0", "k1", "id")] for r in cells["rid"]]
-            keyless = sum(None in key for key in keys)
-            total = len(keys)
-            alone = total - keyless - len({row[i] for row in rows})
-            out += [f"{name}: {keyless} of {total} rows join with nothing: a key is missing."] * (keyless > 0)
-            out += [f"{name}: {alone} of {total} rows join with nothing: their keys have no partner."] * (alone > 0)
+            needed = [f"k{k}" for k, d in enumerate(self.names[1:]) if d not in self.optional] if i == 0 else ["id"]
+            lacks = [any(cells[k][r] is None for k in needed) for r in cells["rid"]]
+            zero = [cells["w"][r] == 0 and not lacks[r] for r in cells["rid"]] if "w" in cells else []
+            total = len(lacks)
+            alone = total - sum(lacks) - sum(zero) - len({row[i] for row in rows} - {None})
+            why = {"a key is missing": sum(lacks), "their weight is 0": sum(zero), "their keys have no partner": alone}
+            out += [f"{name}: {n} of {total} rows join with nothing: {said}." for said, n in why.items() if n]
+        for i, name in enumerate(self.names):
+            alone = len({row[0] for row in rows if row[i] is None})
+            said = f"f: {alone} rows have no partner in {name}, whose features are missing there."
+            out += [said] * (alone > 0)
         return out
 
     def judged(self):
         """What each form of the tables gave; an AssertionError if a score or a note is wrong."""
-        chosen, rows = self.joined()
-        options = {"keys": self.keys, "missing": self.missing}
+        chosen, rows, weight = self.joined()
+        live = [row for row, w in zip(rows, weight, strict=True) if w > 0]
+        options = {"keys": self.keys, "missing": self.missing, "weights": self.weights, "optional": self.optional}
         wanted = {n: list(columns) for n, columns in self.features.items()}
         nameless = {n: dict(cells) for n, cells in self.data.items()}
         one = str(self.rng.choice(self.names))
@@ -393,12 +420,12 @@ class Names:
             try:
                 join = make()
             except InputError as error:
-                out[form] = self.refused(form, str(error), rows)
+                out[form] = self.refused(form, str(error), live)
                 continue
             assert form != "nameless feature", "a column without a name was taken"
-            assert join.size == len(rows), (form, join.size, len(rows))
+            assert join.size == weight.sum(), (form, join.size, weight.sum())
             said = [note for note in join.notes if "different ones" not in note]
-            assert said == self.notes(rows), (form, said, self.notes(rows))
+            assert said == self.notes(live), (form, said, self.notes(live))
             out[form] = self.scored(join, chosen, rows)
         return out
 
@@ -432,7 +459,8 @@ class Names:
             if self.features[t][c]:
                 want += coef[f"{t}.{c}"] * np.array([fills[t, c] if v is None else v for v in values])
             else:
-                want += [coef[f"{t}.{c} IS NULL" if v is None else f"{t}.{c}={v}"] for v in values]
+                called = [f"{t}.{c} IS NULL" if v is None else f"{t}.{c}={v}" for v in values]
+                want += [coef.get(name, 0.0) for name in called]  # 0 of levels of weight 0
         near = {"rtol": 0, "atol": 1e-11 * (1 + np.abs(fit.coef).sum())}
         np.testing.assert_allclose(fit.decision_function(columns), want, **near)
         assert list(fit.predict(columns)) == [join.classes[int(s >= 0)] for s in fit.decision_function(columns)]

@@ -99,9 +99,9 @@ def test_ear_removal_and_spanning_trees_agree_on_what_is_acyclic():
         if cyclic_core(tables):
             cyclic += 1
             with pytest.raises(InputError, match="cyclic join, whose core"):
-                join_tree("uvwxyz", tables, 0)
+                join_tree("uvwxyz", tables, 0, set())
             continue
-        edges = join_tree("uvwxyz", tables, 0)
+        edges = join_tree("uvwxyz", tables, 0, set())
         for c in columns:  # the tables of each column are connected
             inside = {i for i in range(m) if c in tables[i]}
             assert sum(i in inside and j in inside for i, j in edges) == max(len(inside) - 1, 0)
@@ -109,7 +109,7 @@ def test_ear_removal_and_spanning_trees_agree_on_what_is_acyclic():
 
 
 def test_a_tree_of_many_tables_on_one_key_is_a_path():
-    edges = join_tree([f"t{i}" for i in range(40)], [frozenset("k")] * 40, 0)
+    edges = join_tree([f"t{i}" for i in range(40)], [frozenset("k")] * 40, 0, set())
     assert len(edges) == 39 and np.bincount(np.array(edges).ravel()).max() == 2
 
 

@@ -111,7 +111,7 @@ def test_names_that_collide_score_as_postgresql_does_or_are_refused_by_name(post
             cursor = db.execute(query)
             return cursor.fetchall() if cursor.description else []
 
-        for seed in range(4):
+        for seed in range(10):
             run(f"CREATE SCHEMA names_{seed}")
             read = lambda *a, **options: relational.from_database(there, *a, **options)  # noqa: E731
             Names(run, read, f"names_{seed}", seed).judged()

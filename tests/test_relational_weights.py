@@ -1,5 +1,7 @@
 """Joins with weights and with absent rows: DuckDB's formed join, and LIBLINEAR on it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -102,3 +104,105 @@ def test_weights_that_cannot_be_are_refused(db):
     ):
         with pytest.raises(InputError, match=match):
             make()
+
+
+KEYS = {("sale", "shop"): "shop", ("shop", "town"): "town"}
+FEATURES = {"sale": ["x"], "shop": ["z"], "town": ["u", "lies"]}
+
+
+@pytest.mark.parametrize("optional", [["shop", "town"], ["shop"], ["town"]])
+def test_rows_that_may_be_absent_are_those_of_left_join(db, optional):
+    """What joins through an optional table alone may be absent too; means are those of the rows that are there."""
+    options = {"features": FEATURES, "keys": KEYS, "optional": optional, "missing": "impute", "weights": WEIGHTS}
+    join = relational.from_database(db, ["town", "sale", "shop"], ("sale", "late"), **options)
+    how = ("LEFT " * ("shop" in optional), "LEFT ")
+    tables = f"sale {how[0]}JOIN shop ON sale.shop = shop.shop {how[1]}JOIN town ON shop.town = town.town"
+    rows = db.sql(f"SELECT x, z, u, lies, sale.w * COALESCE(trust, 1), late = 'yes' FROM {tables}").fetchall()
+    assert join.optional == {"town", *optional} and sum(row[2] is None for row in rows) > 5
+    fill = [block.fill for block in join.blocks]  # of rows that join, also with what is absent
+    of = "AVG(z) FROM shop WHERE EXISTS (FROM sale WHERE sale.shop = shop.shop AND w > 0)"
+    weighed = "" if "shop" in optional else " AND trust > 0"
+    np.testing.assert_allclose(fill[2][0], db.sql(f"SELECT {of}{weighed}").fetchall()[0][0], rtol=1e-12)
+    np.testing.assert_allclose(fill[0][0], db.sql("SELECT AVG(u) FROM town").fetchall()[0][0], rtol=1e-12)
+    x = np.array([[fill[0][0] if u is None else u, lies == "hill", lies == "sea", lies is None, s,
+                   fill[2][0] if z is None else z] for s, z, u, lies, _, _ in rows], float)  # fmt: skip
+    weight, y = np.array([row[4] for row in rows], float), np.array([1.0 if row[5] else -1.0 for row in rows])
+    assert join.feature_names == ["town.u", "town.lies=hill", "town.lies=sea", "town.lies IS NULL", "sale.x", "shop.z"]
+    moments, p = join.moments(), weight / weight.sum()
+    np.testing.assert_allclose([moments.size, *moments.mean], [weight.sum(), *p @ x], rtol=1e-11)
+    np.testing.assert_allclose(moments.second, (p[:, None] * x).T @ x, atol=1e-12)
+    F = least(x, y, weight, 0.01)
+    for engine in ("formed", "merge"):
+        fit = relational.fit(join, 0.01, engine=engine, intercept=False, tol=1e-4)
+        P, D, _ = map(float, fit.certificate)
+        assert fit.status == jaxsvm.Status.CONVERGED and D - 1e-8 <= F <= P + 1e-8
+    scores = np.sort(x @ fit.coef + fit.intercept)
+    found = np.sort(db.sql(f"SELECT score FROM ({fit.to_sql()})").fetchnumpy()["score"])
+    np.testing.assert_allclose(found, scores, atol=1e-12)
+    assert fit.to_sql().count("LEFT JOIN") == len(join.optional)
+    columns = zip(("x", "z", "u", "lies"), zip(*(row[:4] for row in rows), strict=True), strict=False)
+    np.testing.assert_allclose(np.sort(fit.decision_function({c: list(of) for c, of in columns})), scores, atol=1e-12)
+    assert all((rows == -1).any() == (name in join.optional) for name, rows in zip(join.names, relational.Join(
+        {name: db.sql(f"FROM {name}").to_arrow_table() for name in join.names}, ("sale", "late"), **options
+    ).rows, strict=True))  # fmt: skip
+    whose = {"shop": "sale", "town": "shop"}
+    notes = [f"{whose[name]}: " in note and f"no partner in {name}, whose features are missing" in note
+             for note in join.notes for name in join.optional]  # fmt: skip
+    assert sum(notes) == len(join.optional)
+
+
+def test_a_key_of_three_tables_is_that_of_the_table_nearest_to_the_label():
+    """The town of a shop that is absent is found by the sale's own key."""
+    tables = {"sale": {"k": [0, 1, 2, 2], "y": [0, 1, 0, 1]}, "shop": {"k": [0], "z": [1.0]},
+              "town": {"k": [0, 1], "u": [3.0, 5.0]}}  # fmt: skip
+    join = relational.Join(tables, ("sale", "y"), optional=["shop", "town"], missing="impute")
+    assert join.tree.outward == [(0, 1), (0, 2)] and join.size == 4
+    fit = relational.fit(join, 0.1, intercept=False)
+    np.testing.assert_allclose(np.sort(relational.design(join).x[:, 1]), [3.0, 4.0, 4.0, 5.0])
+    assert join.notes == [
+        "sale: 3 rows have no partner in shop, whose features are missing there.",
+        "sale: 2 rows have no partner in town, whose features are missing there.",
+    ]
+    duck = duckdb.connect()
+    for name, columns in tables.items():
+        duck.register(name, jaxsvm.errors.require_package("pyarrow", "").table(columns))
+    u, z = fit.coef[1], fit.coef[0]
+    found = np.sort(duck.sql(f"SELECT score FROM ({fit.to_sql()})").fetchnumpy()["score"])
+    np.testing.assert_allclose(found, np.sort([z + 3 * u, z + 5 * u, z + 4 * u, z + 4 * u]), atol=1e-12)
+
+
+def test_tables_that_cannot_be_absent_are_refused(db):
+    def made(optional, missing="impute", tables=("sale", "shop"), **options):
+        return relational.from_database(db, tables, ("sale", "late"), missing=missing, optional=optional, **options)
+
+    for match, make in (
+        ("optional is 'sale'", lambda: made("sale")),
+        ("missing 'refuse'", lambda: made(["shop"], "refuse")),
+        (r"optional is \['tower'\]", lambda: made(["tower"])),
+        ("a key of each is needed .sale and town share no key", lambda: made(["town"], tables=("sale", "town"))),
+    ):
+        with pytest.raises(InputError, match=match):
+            make()
+
+
+@pytest.mark.thorough
+def test_flights_that_lack_a_plane_or_weather_are_kept():
+    place = Path(__file__).resolve().parents[2] / "shared" / "data" / "relational" / "nycflights13"
+    if not place.exists():
+        pytest.skip(f"{place} is absent")
+    db = duckdb.connect()
+    db.execute(f"""CREATE TABLE flights AS
+            SELECT dep_delay, origin, tailnum, time_hour, dest AS faa, arr_delay >= 15 AS late
+            FROM read_csv('{place}/flights.csv.gz', nullstr=['NA', '']) WHERE arr_delay IS NOT NULL;
+        CREATE TABLE planes AS SELECT tailnum, seats, engine FROM read_csv('{place}/planes.csv.gz', nullstr=['NA', '']);
+        CREATE TABLE weather AS SELECT origin, time_hour, temp
+            FROM read_csv('{place}/weather.csv.gz', nullstr=['NA', '']);
+        CREATE TABLE airports AS SELECT faa, alt FROM read_csv('{place}/airports.csv.gz', nullstr=['NA', ''])""")
+    tables, label = ["flights", "planes", "weather", "airports"], ("flights", "late")
+    inner, left = (relational.from_database(db, tables, label, missing="impute", optional=optional)
+                   for optional in ((), tables[1:]))  # fmt: skip
+    assert (inner.size, left.size) == (271_594, 327_346)
+    alone = db.sql("SELECT COUNT(*) FROM flights ANTI JOIN planes USING (tailnum)").fetchall()[0][0]
+    assert alone > 40_000 and any(f"{alone} rows have no partner in planes" in note for note in left.notes), left.notes
+    late = [(join.moments().label + 1) / 2 * join.size for join in (inner, left)]
+    np.testing.assert_allclose(late, [66_787, 80_100], rtol=1e-12)

@@ -29,7 +29,7 @@ from jaxsvm.relational.schema.join import prepared
 sys.path.insert(0, str(ROOT / "tests"))
 from random_joins import agree, build, expected, formed_rows, refusal, truth  # noqa: E402 (they raise where jaxsvm is wrong)
 
-CLAIMS, QUERIES, TPCH, FLIGHTS, FEATURES, ABSENT = json.loads(Path(__file__).with_suffix(".json").read_text()).values()
+CLAIMS, QUERIES, TPCH, FLIGHTS, FEATURES = json.loads(Path(__file__).with_suffix(".json").read_text()).values()
 """Claims with the verdicts of ../shared/claims; joins of TPC-H as tables and letters of keys; two databases in SQL."""
 best, pseudo, Join = partial(relational.fit, intercept=False), relational.pseudo_gradient, relational.Join
 
@@ -74,13 +74,13 @@ def database(name, left=False):
     """E6: TPC-H, 945,000 rows; E18: flights; `left` keeps those that lack a plane, weather or an airport."""
     if not (place := DATA / "relational" / name).exists():
         raise Skip(f"{place} is absent")
-    db, flights = duckdb.connect(), {table: table for table in FEATURES} | (ABSENT if left else {})
+    db, options = duckdb.connect(), {"optional": ["planes", "weather", "airports"] * left, "missing": "impute"}
     filled = {table: sql.replace("PLACE", str(place.parent)) for table, sql in (TPCH | FLIGHTS).items()}
     if name == "tpch_sf001":
         return relational.from_database(db, {table: filled[table] for table in TPCH}, ("lineitem", "returned"))
     for table in FLIGHTS:
         db.execute(filled[table])
-    return relational.from_database(db, flights, ("flights", "late"), features=FEATURES, missing="impute")
+    return relational.from_database(db, list(FEATURES), ("flights", "late"), features=FEATURES, **options)
 
 
 def hinge(x, y, beta, lam, w=1.0):
@@ -95,13 +95,13 @@ def liblinear(x, y, lam, w=None, **how):
 
 
 def oracles(run):
-    """Random schemas, types, weights: rows, moments, F, gradient, bounds against DuckDB's join, NumPy, LIBLINEAR."""
+    """Random schemas, weights, left joins: N, moments, F, gradient and bounds against DuckDB, NumPy and LIBLINEAR."""
     count, solved, off, gaps, seed = 30 if run.quick else 300, 0, 0.0, [], 0
     while solved < count:
         rng, db, seed = np.random.default_rng(seed), duckdb.connect(), seed + 1
         schema = build(db, rng)
         options = {"keys": schema.keys, "features": {n: list(of) for n, of in schema.features.items()}}
-        options |= {"weights": schema.weights}
+        options |= {"weights": schema.weights, "optional": schema.optional}
         try:
             join = relational.from_database(db, schema.names, schema.label, missing=schema.missing, **options)
         except InputError as error:
@@ -125,7 +125,7 @@ def oracles(run):
         gaps.append(gap)
         if off > 1e-9 or not all(np.diff(row, axis=0).min() >= -1e-9 for row in rising):
             raise AssertionError(f"seed {seed - 1}: off by {off}, {rising}")
-    told = f"{solved} random schemas of random types: N and moments as DuckDB's; {seed - solved} more refused by name"
+    told = f"{solved} random schemas, weights, left joins: N, moments as DuckDB's; {seed - solved} more refused by name"
     run.check("2", solved == count, told)
     told = f"{solved} random joins: F and gradient off by {off:.0e} at most, no bound fails; gaps up to {max(gaps):.0e}"
     run.check("7", off < 1e-9, told)

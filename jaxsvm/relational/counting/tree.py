@@ -108,12 +108,10 @@ class Tree:
     @cached_property
     def simplified(self) -> "Tree":
         """Contract the edges whose keys are unique on one side, which adds no rows; return the tree."""
-        tree = self
-        while True:
-            unique = [(i, j) for i, j in tree.kid if np.bincount(tree.kid[j, i], minlength=1).max() <= 1]
-            if not unique:
-                return tree
-            tree = tree.contract(*unique[0])
+        for i, j in self.kid:
+            if np.bincount(self.kid[j, i], minlength=1).max() <= 1:
+                return self.contract(i, j).simplified
+        return self
 
     def within(self, nodes: int, rows: float) -> "Tree | None":
         """Contract the simplified tree to at most `nodes` nodes, the cheapest edge first.
@@ -175,7 +173,7 @@ def drawn(tree: Tree, n: int, rng: np.random.Generator) -> list[np.ndarray]:
     for i, j in tree.outward:
         order, start = tree.groups[j, i]
         # Shares within each key: sums of large weights would lose the digits of small keys.
-        share = multiplied(tree, sent, j, tree.weight[j], i) / sent[j, i][tree.kid[j, i]]
+        share = multiplied(tree, sent, j, tree.weight[j], i) / np.maximum(sent[j, i], 1e-300)[tree.kid[j, i]]
         total, key = np.append(0.0, np.cumsum(share[order])), tree.kid[i, j][at[i]]
         low, high = start[key], start[key + 1]
         wanted = total[low] + rng.random(n) * (total[high] - total[low])

@@ -108,7 +108,8 @@ class RelationalFit:
                 for key, owners in join.keys.items()
                 if set(pair) <= set(owners)
             ]
-            clauses.append(f"JOIN {sources[names[j]]} AS {quoted(names[j])} ON {' AND '.join(tests) or 'TRUE'}")
+            how = "LEFT JOIN" if names[j] in join.optional else "JOIN"
+            clauses.append(f"{how} {sources[names[j]]} AS {quoted(names[j])} ON {' AND '.join(tests) or 'TRUE'}")
         body = "\n    + ".join(terms)
         return f"SELECT {quoted(names[hub])}.*,\n    {body} AS {quoted(score)}\nFROM " + "\n".join(clauses)
 
@@ -124,7 +125,8 @@ class RelationalFit:
         """
         given = opened("rows", rows)
         whole, plain = defaultdict(dict), defaultdict(dict)
-        equal = {column: key for key, owners in self.join.keys.items() for column in owners.items()}  # those of a key
+        equal = {column: key for key, owners in self.join.keys.items() for column in owners.items()
+                 if column[0] not in self.join.optional}  # those of a key  # fmt: skip
         for table, names in zip(self.join.names, self.join.named, strict=True):
             for name in names:
                 whole[f"{table}.{name}"][table, name] = f"{table}.{name}"

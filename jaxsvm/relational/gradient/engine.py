@@ -105,26 +105,14 @@ class MergeEngine(Engine):
             yield part[mine], theirs
 
 
-ENGINES = ("auto", "merge", "grid", "sketch")
-
-
 class PseudoGradient(NamedTuple):
-    """The pseudo-gradient at a point.
+    """The pseudo-gradient at a point, and the estimate of F there."""
 
-    Attributes:
-        gradient: The gradient of F, `(d,)`.
-        plus: The sum of its nonnegative contributions over N, `(d,)`.
-        minus: The sum of its negative contributions over N, `(d,)`.
-        far: The share of rows that are far.
-        objective: The estimate of F(beta); with a guard, of F at the perturbation that makes it least.
-        counts: The counts, a `Far`.
-    """
-
-    gradient: np.ndarray
-    plus: np.ndarray
-    minus: np.ndarray
-    far: float
-    objective: float
+    gradient: np.ndarray  # of F, `(d,)`
+    plus: np.ndarray  # the sum of its nonnegative contributions over N, `(d,)`
+    minus: np.ndarray  # the sum of its negative contributions over N, `(d,)`
+    far: float  # the share of rows that are far
+    objective: float  # the estimate of F(beta); with a guard, of F at the perturbation that makes it least
     counts: Far
 
 
@@ -137,7 +125,7 @@ def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tu
     require_part("join", join, "moments", "a `relational.Join` is needed")
     if isinstance(engine, Engine):
         return engine, engine.name
-    require_one_of("engine", engine, ENGINES)
+    require_one_of("engine", engine, ("auto", "merge", "grid", "sketch"))
     tree, size = join.tree.simplified, join.tree.rows
     if engine in ("auto", "merge"):
         most = MEASURED.auto_rows if size <= MEASURED.auto_rows else MEASURED.auto_pairs
@@ -184,8 +172,10 @@ def far_counts(
     Raises:
         InputError: On coefficients that do not fit, and options that cannot be used.
     """
-    counter = engine_for(join, engine, eps)[0]
-    beta = checked(join, beta)
+    counter, beta = engine_for(join, engine, eps)[0], np.asarray(beta, float)
+    if beta.shape != (join.d,):
+        raise InputError(f"beta has shape {beta.shape}: ({join.d},) is needed, one for each of join.feature_names.")
+    require_finite("beta", beta)
     require_one_of("mode", mode, ("lower", "upper", "mid"))
     require_finite_number("guard", guard)
     require_finite_number("ramp", ramp)
@@ -198,7 +188,7 @@ def pseudo_gradient(
     join: Join, beta: ArrayLike, lam: float, eps: float = 0.1, guard: float | bool = False, mode: str = "mid", *,
     engine: str | Engine = "sketch",
 ) -> PseudoGradient:  # fmt: skip
-    """Compute the pseudo-gradient at beta; further arguments are those of `far_counts`.
+    """Compute the pseudo-gradient at beta; further arguments, and what is refused, are those of `far_counts`.
 
     Args:
         join: The join.
@@ -208,14 +198,11 @@ def pseudo_gradient(
         guard: False; True: eps (with mode "lower" the paper's algorithm); or a number.
         mode: "lower", "upper" or "mid".
         engine: As in `far_counts`; the paper's is "sketch".
-
-    Raises:
-        InputError: On coefficients, accuracies or engines that do not fit.
     """
     require_finite_number("lam", lam)
     guard = eps * guard if isinstance(guard, bool) else guard
     far = far_counts(join, beta, eps, guard=guard, mode=mode, engine=engine)
-    return from_counts(join, checked(join, beta), lam, far)
+    return from_counts(join, np.asarray(beta, float), lam, far)
 
 
 def from_counts(join: Any, beta: np.ndarray, lam: float, far: Far) -> PseudoGradient:
@@ -236,12 +223,3 @@ def gradient_interval(lower: PseudoGradient, upper: PseudoGradient) -> tuple[np.
     hardness), for any accuracy of counts.
     """
     return lower.plus + upper.minus, upper.plus + lower.minus
-
-
-def checked(join: Any, beta: Any) -> np.ndarray:
-    """Return coefficients as float64 `(d,)`; refuse another shape, and values that are not finite."""
-    beta = np.asarray(beta, float)
-    if beta.shape != (join.d,):
-        raise InputError(f"beta has shape {beta.shape}: ({join.d},) is needed, one for each of join.feature_names.")
-    require_finite("beta", beta)
-    return beta

@@ -28,13 +28,8 @@ class Entries(NamedTuple):
     width: int  # the number of bins
 
 
-class Threshold(NamedTuple):
-    """The threshold on the grid."""
-
-    limit: int  # a sum of bins is far if it is at most this
-    room: float  # the slack of bin 0
-    h: float  # the width of a bin
-    ramp: int  # half-width of the ramp in bins; 0: none
+Threshold = tuple[int, float, float, int]
+"""On the grid: the most bins that are far, the slack of bin 0, the width of a bin, half that of the ramp (0: none)."""
 
 
 class GridEngine(Engine):
@@ -66,7 +61,7 @@ class GridEngine(Engine):
         entries = [self._entries(i, np.where(live[i], (s[i] - low[i]) / h, 0), weight[i]) for i in range(tree.m)]
         room = tau - sum(low)
         limit = int(np.floor(room / h * (1 + 1e-15) + 1e-9))  # rounding may not lose a bin
-        threshold = Threshold(limit, room, h, int(ramp / h))
+        threshold = (limit, room, h, int(ramp / h))
         sent: Messages = {}
         for i, j in tree.directed:
             sent[i, j] = self._message(i, j, entries[i], sent)

@@ -42,10 +42,6 @@ Chunk = tuple[np.ndarray, np.ndarray | None]
 beyond the last. None for a product."""
 
 
-def _message(i: int, j: int) -> str:
-    return f"{i}>{j}"
-
-
 class SketchEngine(Engine):
     """Sorted sketches over a tree; each count is within a factor `1 + eps`."""
 
@@ -85,7 +81,7 @@ class SketchEngine(Engine):
         def product(i: int, near: tuple[int, ...]) -> str:
             """Return the name of the sketch of sums over these neighbours of i; add its steps."""
             if len(near) < 2:
-                return _message(near[0], i) if near else ""
+                return f"{near[0]}>{i}" if near else ""
             name = f"{i}<" + "*".join(map(str, near))
             if name not in products:
                 left = product(i, near[:-1])
@@ -93,16 +89,16 @@ class SketchEngine(Engine):
                 rest = products[left][2] if left in products else tree.kid[i, near[0]]
                 code, ids = np.unique(rest * many + tree.kid[i, near[-1]], return_inverse=True)
                 products[name] = (*np.divmod(code, many), ids)
-                steps.append(Step(name, -1, -1, (left, _message(near[-1], i))))
+                steps.append(Step(name, -1, -1, (left, f"{near[-1]}>{i}")))
             return name
 
         for i, j in tree.directed:
             others = product(i, tuple(k for k in self.near[i] if k != j))
-            steps.append(Step(_message(i, j), i, j, (others,)))
+            steps.append(Step(f"{i}>{j}", i, j, (others,)))
         through = []
         for i in range(tree.m):
             near = self.near[i]
-            through.append((product(i, tuple(near[:-1])), _message(near[-1], i) if near else ""))
+            through.append((product(i, tuple(near[:-1])), f"{near[-1]}>{i}" if near else ""))
         return steps, products, through
 
     def _id(self, i: int, name: str, near: list[int]) -> np.ndarray:
@@ -113,7 +109,7 @@ class SketchEngine(Engine):
 
     def _totals(self, factors: list[np.ndarray]) -> dict[str, np.ndarray]:
         """Return the mass of each row of each sketch."""
-        total = {_message(*edge): sent for edge, sent in counting.messages(self.tree, factors).items()}
+        total = {f"{i}>{j}": sent for (i, j), sent in counting.messages(self.tree, factors).items()}
         for step in self.steps:
             if step.node < 0:
                 one, two, _ = self.products[step.name]

@@ -103,26 +103,27 @@ def block_of(
 def assembled(plan: Plan) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarray], list[str], dict[str, str]]:
     """Drop rows that join with nothing, merge equal rows, make features of columns and signs of labels.
 
-    Return `tree`, `blocks`, `classes`, `rows`, `notes` and `casts` of a `Join`.
+    Return `tree`, `blocks`, `classes`, `rows`, `notes` and `casts` of a `Join`; complete `plan.roles.optional`.
     """
     check_types(plan.columns, plan.roles)
     names, hub = list(plan.sources), list(plan.sources).index(plan.roles.label[0])
-    edges = join_tree(names, [frozenset(plan.roles.shared(name, name)) for name in names], hub)
-    notes = [
-        f"{names[i]} and {names[j]} share no key: every row of one joins every row of the other."
-        for i, j in edges
-        if not plan.roles.shared(names[i], names[j])
-    ]
+    optional = plan.roles.optional
+    edges = join_tree(names, [frozenset(plan.roles.shared(name, name)) for name in names], hub, optional)
+    plan = plan._replace(edges=[(names[i], names[j]) for i, j in edges])
+    apart = [pair for pair in plan.edges if not plan.roles.shared(*pair)]
+    notes = [f"{one} and {two} share no key: every row of one joins every row of the other." for one, two in apart]
+    if any(table in optional for _, table in apart):
+        raise InputError(f"optional is {plan.roles.optional}: a key of each is needed ({notes[0]})")
     casts = {}
     for key, owners in plan.roles.keys.items():
         columns = {f"{name}.{c}": (f"{plan.sources[name]} AS t", plan.columns[name][c]) for name, c in owners.items()}
         cast = common_type(plan.database, columns)
         casts |= {} if cast is None else {key: cast}
-    tables = [plan.database.ask(query) for query in queries(plan, casts, edges)]
+    tables = [plan.database.ask(query) for query in queries(plan, casts)]
     weights, many, blocks, rows = [], [], [], []
     for name, table in zip(names, tables, strict=True):
         many.append(numbers(table["n"], name))
-        weights.append(numbers(table["w"], name))
+        weights.append(np.where(many[-1] > 0, numbers(table["w"], name), 1.0))  # an absent row has none
         notes += _losses(plan, name, many[-1])
         rows.append(np.arange(len(many[-1])) if not plan.own else table["first"].to_numpy())
     # The label is the last column of its table that is fetched.
@@ -141,6 +142,10 @@ def assembled(plan: Plan) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarra
                 "between two queries, or its columns of a key have different collations."
             )
         count[i, j] = count[j, i] = int(kid[i, j].max()) + 1
+        if alone := many[i][np.isin(kid[i, j], kid[j, i][many[j] == 0])].sum():
+            notes.append(
+                f"{names[i]}: {alone:.0f} rows have no partner in {names[j]}, whose features are missing there."
+            )
     members = [{i: np.arange(len(weight))} for i, weight in enumerate(weights)]
     return Tree(weights, kid, count, hub, y, members), blocks, classes, rows, notes, casts
 
@@ -180,12 +185,13 @@ def _losses(plan: Plan, name: str, copies: np.ndarray) -> list[str]:
             "of at least 0 are needed."
         )
     kept = copies.sum()
-    if not kept > 0:
+    if not len(copies):
         raise InputError(f"tables make a join without rows (nothing is left of {name}): do keys match, and weigh?")
     lost = {"a key is missing": keyless, "their weight is 0": zero}
     lost["their keys have no partner"] = total - sum(lost.values()) - kept
     notes = [f"{name}: {n:.0f} of {total} rows join with nothing: {why}." for why, n in lost.items() if n > 0]
-    return notes + ([f"{name}: {kept:.0f} rows are {len(copies)} different ones."] if len(copies) < kept else [])
+    different = (copies > 0).sum()
+    return notes + ([f"{name}: {kept:.0f} rows are {different} different ones."] if different < kept else [])
 
 
 def _signs(plan: Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -230,11 +236,14 @@ def cyclic_core(tables: Sequence[frozenset[str]]) -> list[int]:
     return []
 
 
-def join_tree(names: Sequence[str], tables: Sequence[frozenset[str]], label: int) -> list[tuple[int, int]]:
+def join_tree(
+    names: Sequence[str], tables: Sequence[frozenset[str]], label: int, optional: set[str]
+) -> list[tuple[int, int]]:
     """Return the edges of a join tree, `m - 1` pairs of a table and one further from the label's, in this order.
 
     Among trees of maximum weight, one of small degrees: a node's messages cost a product for each neighbour beyond the
-    second. The label's table is a good hub.
+    second. The label's table is a good hub. Rows of optional tables may be absent: what else has their keys joins
+    before them, and `optional` takes up the tables that join through them alone.
     """
     core = cyclic_core(tables)
     if core:
@@ -253,9 +262,13 @@ def join_tree(names: Sequence[str], tables: Sequence[frozenset[str]], label: int
         shared = {edge: many for edge, many in shared.items() if part[edge[0]] != part[edge[1]]}
         degree[i], degree[j] = degree[i] + 1, degree[j] + 1
         edges.append((i, j))
-    rooted, reached = [], [label]
-    for i in reached:
-        further = [sum(edge) - i for edge in edges if i in edge and sum(edge) - i not in reached]
-        rooted += [(i, j) for j in further]
-        reached += further
-    return rooted
+    above = {label: label}
+    for i in (reached := [label]):
+        for j in {sum(edge) - i for edge in edges if i in edge} - set(reached):
+            at = i
+            while names[at] in optional and tables[at] & tables[j] <= tables[above[at]]:
+                at = above[at]
+            above[j] = at
+            optional |= {names[j]} if names[at] in optional else set()
+            reached.append(j)
+    return [(above[j], j) for j in reached[1:]]

@@ -36,23 +36,14 @@ SCALES = ("none", "max", "standard")
 
 
 class Moments(NamedTuple):
-    """Statistics over the rows of a join, in the order of its coefficients.
+    """Statistics over the rows of a join, in the order of its coefficients: N, and means, weighted if rows are."""
 
-    Attributes:
-        size: The number of rows N; with weights their sum, and all means are weighted.
-        mean: Mean of each feature, `(d,)`.
-        absolute: Mean of its absolute value, `(d,)`.
-        second: Mean of `x x'`, `(d, d)`.
-        label: Mean of y, `()`.
-        label_mean: Mean of `y x`, `(d,)`.
-    """
-
-    size: float
-    mean: np.ndarray
-    absolute: np.ndarray
-    second: np.ndarray
-    label: float
-    label_mean: np.ndarray
+    size: float  # the number of rows N; with weights their sum
+    mean: np.ndarray  # of each feature, `(d,)`
+    absolute: np.ndarray  # of its absolute value, `(d,)`
+    second: np.ndarray  # of `x x'`, `(d, d)`
+    label: float  # of y
+    label_mean: np.ndarray  # of `y x`, `(d,)`
 
 
 class Join:
@@ -62,7 +53,7 @@ class Join:
         size: The number of rows of the join; with weights their sum.
         feature_names: `table.column` or `table.column=level`, one per coefficient; a constant is `(intercept)`.
         names: Names of the tables.
-        rows: For each table, the given row that each kept row came from (the first of equal ones).
+        rows: For each table, the given row that each kept row came from (the first of equal ones); -1 is absent.
         classes: The labels of the signs -1 and +1.
         tree: The join tree.
         blocks: The features of each table.
@@ -70,6 +61,7 @@ class Join:
         sources: The SQL that stands for a table in FROM, if not its name; `to_sql` uses it.
         casts: The SQL type in which the database compares an attribute of columns of different types.
         named: The names of all columns of each table.
+        optional: The tables of which a row may be absent, those that join through them alone too.
         notes: What was done to the tables: rows that join with nothing, for want of a key or of a partner, and others.
         constant: Whether there is a constant feature.
     """
@@ -80,6 +72,7 @@ class Join:
         self, tables: Mapping[str, Any], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None = None,
         keys: Keys | None = None, *, categorical: Mapping[str, Sequence[str]] | None = None,
         positive: Hashable | None = None, missing: str = "refuse", weights: Mapping[str, str] | None = None,
+        optional: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
@@ -98,6 +91,8 @@ class Join:
                 categories). A missing key joins nothing, as in SQL.
             weights: The column of each table whose rows have weights, at least 0: a row of the join has their product.
                 It is no feature unless `features` names it.
+            optional: Tables of which a row may be absent, as by LEFT JOIN from the label's table outwards; then so are
+                those of tables that join through it alone. Its features are missing, which "impute" fills in.
 
         Raises:
             InputError: On anything that does not fit, a cyclic join, and a join without rows or with one label.
@@ -108,7 +103,7 @@ class Join:
             raise InputError(f"tables is {found}: a dict of at least one table by name is needed.")
         given = {str(name): opened(f"tables[{name!r}]", table) for name, table in tables.items()}
         named = {name: table.names for name, table in given.items()}
-        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights)
+        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional)
         wanted, held = {}, {}
         for i, (name, table) in enumerate(given.items()):
             owned = [*roles.keys.values(), roles.weights]
@@ -127,7 +122,7 @@ class Join:
     def assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
         """Set the attributes: `named` are the columns of each table, `sources` what `to_sql` reads."""
         self.names, self.keys, self.sources = list(plan.sources), plan.roles.keys, sources
-        self.named = list(named.values())
+        self.named, self.optional = list(named.values()), plan.roles.optional
         self.tree, self.blocks, self.classes, self.rows, self.notes, self.casts = assembled(plan)
         if not np.isfinite(float(self.size)):
             raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
@@ -204,7 +199,10 @@ class Join:
     def distinct(self, most: float) -> tuple[list[np.ndarray], np.ndarray] | None:
         """Return the row of each table of each distinct row of the join, and how often it comes; None beyond `most`."""
         tree = self.tree.within(1, most) if self.tree.rows <= most else None
-        return None if tree is None else ([tree.members[0][t] for t in range(len(self.names))], tree.weight[0])
+        if tree is None:
+            return None
+        live = np.flatnonzero(tree.weight[0])  # rows of an optional table may weigh nothing
+        return [tree.members[0][t][live] for t in range(len(self.names))], tree.weight[0][live]
 
     @property
     def entries(self) -> int:
@@ -228,17 +226,11 @@ class Join:
 
 
 class Sample(NamedTuple):
-    """A sample of rows of the join.
+    """A sample of rows of the join: features, signs, and the row of each table."""
 
-    Attributes:
-        x: Features, `(n, d)`, a column for each level.
-        y: Signs, `(n,)`.
-        rows: The row of each table, as the join keeps them, `(n,)` each; `join.rows[i]` maps them to given rows.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    rows: list[np.ndarray]
+    x: np.ndarray  # `(n, d)`, a column for each level
+    y: np.ndarray  # `(n,)`
+    rows: list[np.ndarray]  # as the join keeps them, `(n,)` each; `join.rows[i]` maps them to given rows
 
 
 @checked
@@ -278,7 +270,7 @@ def prepared(
         number = np.array([name is not None for name in given.names], bool)
         mean, size = np.zeros(len(number)), np.ones(len(number))
         if scale == "max":
-            size = np.abs(given.X).max(axis=0, initial=0)
+            size = np.abs(given.X[out > 0]).max(axis=0, initial=0)
         elif scale == "standard":
             mean = given.X.T @ out / N
             size = np.sqrt(((given.X - mean) ** 2).T @ out / N)
@@ -317,7 +309,7 @@ def from_database(
     source: DuckDBPyConnection | BaseBackend | str | os.PathLike[str], tables: Sequence[str] | Mapping[str, str],
     label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
     categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
-    weights: Mapping[str, str] | None = None,
+    weights: Mapping[str, str] | None = None, optional: Sequence[str] = (),
 ) -> Join:  # fmt: skip
     """Make a join of tables or views of a database.
 
@@ -344,6 +336,6 @@ def from_database(
                 raise InputError(f"table {name} has two columns {twice[0]}: give them different names.")
             columns[name] = {c: declared(kind, f"t.{quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
         named = {name: list(of_table) for name, of_table in columns.items()}
-        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, alike)
+        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional, alike)
         join.assemble(Plan(database, sources, columns, roles), named, given)
     return join

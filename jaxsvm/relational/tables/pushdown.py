@@ -34,6 +34,7 @@ class Roles(NamedTuple):
     positive: Hashable | None  # the label that is +1, if it was named
     missing: str  # "refuse" or "impute"
     weights: dict[str, str]  # the column of weights of each table that has one
+    optional: set[str]  # tables whose rows may be absent
 
     def shared(self, one: str, two: str) -> list[str]:
         """Return the attributes that two tables share."""
@@ -113,7 +114,7 @@ def _require_columns(argument: str, named: Mapping[str, Sequence[str]], table: s
 def roles_in(
     named: Mapping[str, Sequence[str]], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None,
     keys: Keys | None, categorical: Mapping[str, Sequence[str]] | None, positive: Hashable | None, missing: str,
-    weights: Mapping[str, str] | None, alike: Callable[[str], str] = str,
+    weights: Mapping[str, str] | None, optional: Sequence[str], alike: Callable[[str], str] = str,
 ) -> Roles:  # fmt: skip
     """Find what each column is for, of the columns `named` by table; `alike` is that of `attributes`."""
     require_one_of("missing", missing, ("refuse", "impute"))
@@ -126,6 +127,12 @@ def roles_in(
     weighted = {str(name): str(of) for name, of in (weights or {}).items()}
     for name, of in weighted.items():
         _require_columns("weights", named, name, [of])
+    loose = {optional} if isinstance(optional, str) else set(map(str, optional))
+    if not loose <= set(named) - {table} or (loose and missing != "impute"):
+        raise InputError(
+            f"optional is {optional!r} and missing {missing!r}: tables other than the label's, {table}, and "
+            "missing='impute', are needed."
+        )
     equal = attributes(named, keys, label, alike)
     if features is None:
         used = {(name, key) for owners in equal.values() for name, key in owners.items()} | {label, *weighted.items()}
@@ -145,7 +152,7 @@ def roles_in(
             f"there are the tables {', '.join(named)}")  # fmt: skip
         if not set(wanted) <= set(taken.get(name, ())):
             raise InputError(f"categorical[{name!r}] is {wanted}: {known}.")
-    return Roles(label, taken, equal, asked, positive, missing, weighted)
+    return Roles(label, taken, equal, asked, positive, missing, weighted, loose)
 
 
 def _by_table(argument: str, chosen: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
@@ -172,15 +179,23 @@ class Plan(NamedTuple):
     columns: dict[str, dict[str, Declared]]  # the declared type of each column of each table
     roles: Roles  # what the columns are for
     own: bool = False  # whether the database is ours: a column `row` of each table numbers its rows
+    edges: Sequence[tuple[str, str]] = ()  # of the join tree, pairs of a table and one further from the label's
 
     def keyless(self, name: str) -> str:
-        """Write when a row of a table has a key that is missing."""
-        keys = [owners[name] for owners in self.roles.keys.values() if name in owners]
-        return " OR ".join(f"{self.columns[name][key].sql} IS NULL" for key in keys) or "FALSE"
+        """Write when a row of a table lacks a key that it needs: those of optional tables further out it does not."""
+        near = [
+            pair for pair in self.edges if name in pair and not (pair[0] == name and pair[1] in self.roles.optional)
+        ]
+        columns = dict.fromkeys(self.roles.keys[key][name] for pair in near for key in self.roles.shared(*pair))
+        return " OR ".join(f"{self.columns[name][c].sql} IS NULL" for c in columns) or "FALSE"
 
     def weight(self, name: str) -> str:
         """Write the weight of a row of a table, as a double."""
         return compared(self.columns[name][self.roles.weights[name]].sql, DOUBLE) if name in self.roles.weights else "1"
+
+    def weightless(self, name: str) -> str:
+        """Write when a row weighs nothing and is left out; one of an optional table stays, as it is not absent."""
+        return "FALSE" if name in self.roles.optional else f"{self.weight(name)} = 0"
 
     def is_category(self, name: str, column: str) -> bool:
         """Return whether a feature is a category."""
@@ -309,35 +324,45 @@ def common_type(database: Database, columns: Mapping[str, tuple[str, Declared]])
     )
 
 
-def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) -> list[str]:
+def queries(plan: Plan, casts: Mapping[str, str]) -> list[str]:
     """Write one query per table: features and label as c0, c1, ..., keys as `edge_name`, multiplicities as n.
 
     Tables of our own are reduced once, here; in a user's database, where nothing is written, each query reduces all.
-    Names in the queries are those of this function only: no name of the user collides with one.
+    Names in the queries are those of this function only: no name of the user collides with one. An optional table has
+    one row more, of NULLs, if rows of the table before it have no partner (n is 0): their key of that edge is NULL.
     """
-    names, steps = list(plan.sources), {f"base{i}": _base(plan, casts, name) for i, name in enumerate(plan.sources)}
-    near = {i: [sum(edge) - i for edge in edges if i in edge] for i in range(len(names))}
-    parent = {j: i for i, j in edges}
-    order = [names.index(plan.roles.label[0]), *parent]
+    names, optional = list(plan.sources), plan.roles.optional
+    edges = [(names.index(i), names.index(j)) for i, j in plan.edges]
+    steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
+    order = [names.index(plan.roles.label[0]), *(j for _, j in edges)]
 
     def shared(i: int, j: int) -> list[str]:
         return [f"k{list(plan.roles.keys).index(key)}" for key in plan.roles.shared(names[i], names[j])]
 
     for i in reversed(order):
-        steps[f"up{i}"] = _semijoin(f"base{i}", [(f"up{j}", shared(i, j)) for j in near[i] if j != parent.get(i)])
+        below = [(f"up{j}", shared(i, j)) for at, j in edges if at == i and names[j] not in optional]
+        steps[f"up{i}"] = _semijoin(f"base{i}", below)
     for i in order:
-        above = [(f"down{parent[i]}", shared(i, parent[i]))] if i in parent else []
-        steps[f"down{i}"] = _semijoin(f"up{i}", above)
+        above = [(at, shared(at, i)) for at, j in edges if j == i]
+        steps[f"down{i}"] = _semijoin(f"up{i}", [(f"down{at}", by) for at, by in above])
+        for at, by in above if names[i] in optional else ():
+            alone = _semijoin(f"down{at}", [(f"up{i}", by)], "NOT EXISTS")
+            one = f"SELECT a.* FROM (SELECT 1 AS one) AS o LEFT JOIN up{i} AS a ON FALSE WHERE EXISTS ({alone})"
+            steps[f"down{i}"] += f" UNION ALL {one}"
     out = []
     for i, name in enumerate(names):
-        inner = [f"c{k}" for k in range(len(plan.roles.fetched(name)))]
-        group = ", ".join(inner + [edge_name(i, j) for j in near[i]])
-        for j in near[i]:
-            by = ", ".join(shared(i, j))
-            inner.append(f"DENSE_RANK() OVER (ORDER BY {by}) AS {edge_name(i, j)}" if by else f"1 AS {edge_name(i, j)}")
-        first = ", MIN(first) AS first" if plan.own else ""
-        query = f"SELECT {group or '1'}, COUNT(*) AS n, SUM(w) AS w{first} "
-        query += f"FROM (SELECT {', '.join([*inner, 'first', 'w'])} FROM down{i})"
+        inner, rows = [f"c{k}" for k in range(len(plan.roles.fetched(name)))], f"down{i} AS a"
+        group = ", ".join(inner + [edge_name(*edge) for edge in edges if i in edge])
+        for at, j in [edge for edge in edges if i in edge]:
+            by, whose = shared(at, j), f"m{j}" if at == i and names[j] in optional else "a"
+            if whose != "a":
+                met = " AND ".join(f"{whose}.{key} = a.{key}" for key in by)
+                rows += f" LEFT JOIN (SELECT DISTINCT {', '.join(by)} FROM up{j}) AS {whose} ON {met}"
+            rank = f"DENSE_RANK() OVER (ORDER BY {', '.join(f'{whose}.{key}' for key in by)})" if by else "1"
+            inner.append(f"{rank} AS {edge_name(at, j)}")
+        first = ", COALESCE(MIN(first), -1) AS first" if plan.own else ""
+        query = f"SELECT {group or '1'}, COUNT(first) AS n, SUM(w) AS w{first} "
+        query += f"FROM (SELECT {', '.join([*inner, 'first', 'w'])} FROM {rows})"
         query += " AS reduced" + (f" GROUP BY {group}" if group else "")
         out.append(f"{query} ORDER BY {'first' if first else group or '1'}")
     if not plan.own:
@@ -347,9 +372,9 @@ def queries(plan: Plan, casts: Mapping[str, str], edges: list[tuple[int, int]]) 
     return out
 
 
-def _semijoin(table: str, others: list[tuple[str, list[str]]]) -> str:
+def _semijoin(table: str, others: list[tuple[str, list[str]]], exist: str = "EXISTS") -> str:
     equal = {other: " AND ".join(f"b.{key} = a.{key}" for key in keys) or "TRUE" for other, keys in others}
-    tests = [f"EXISTS (SELECT 1 FROM {other} AS b WHERE {test})" for other, test in equal.items()]
+    tests = [f"{exist} (SELECT 1 FROM {other} AS b WHERE {test})" for other, test in equal.items()]
     return f"SELECT * FROM {table} AS a" + (f" WHERE {' AND '.join(tests)}" if tests else "")
 
 
@@ -360,8 +385,8 @@ def edge_name(i: int, j: int) -> str:
 
 def losses(plan: Plan, name: str) -> str:
     """Count the rows of a table, as n, those with a missing key, others of weight 0, and those with no weight."""
-    less, w = plan.keyless(name), plan.weight(name)
-    tests = (less, f"{w} = 0 AND NOT ({less})", f"NOT COALESCE({w} BETWEEN 0 AND 1e300, FALSE)")
+    less, wrong = plan.keyless(name), f"NOT COALESCE({plan.weight(name)} BETWEEN 0 AND 1e300, FALSE)"
+    tests = (less, f"{plan.weightless(name)} AND NOT ({less})", wrong)
     counts = [f"COUNT(CASE WHEN {test} THEN 1 END) AS c{k}" for k, test in enumerate(tests)]
     return f"SELECT COUNT(*) AS n, {', '.join(counts)} FROM {plan.sources[name]} AS t"
 
@@ -379,8 +404,8 @@ def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
         # Drivers round REAL to decimals, and Arrow has no UHUGEINT.
         double = kind.kind == "float" or kind.name == "UHUGEINT"
         kept.append(f"{compared(kind.sql, 'VARCHAR' if text else DOUBLE if double else None)} AS c{k}")
-    kept = f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({plan.keyless(name)})"
-    return kept + (f" AND {plan.weight(name)} > 0" if name in plan.roles.weights else "")
+    without = f"{plan.keyless(name)} OR {plan.weightless(name)}"
+    return f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({without})"
 
 
 def compared(value: str, cast: str | None) -> str:
