@@ -31,7 +31,6 @@ import numpy as np
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
-
 CHECK = {"wall": 0.0, "cpu": 0.0}
 """Seconds of this process that the task itself did not take."""
 

@@ -181,11 +181,7 @@ def measured(what, n, cache):
     here = [sys.executable, os.path.abspath(__file__)]
     if what != "cli":
         ran = subprocess.run(
-            [*here, "--child", what, "--n", str(n)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
+            [*here, "--child", what, "--n", str(n)], env=environment, capture_output=True, text=True, check=True
         )
         return json.loads(ran.stdout)
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as table:

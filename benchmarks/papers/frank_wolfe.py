@@ -121,7 +121,6 @@ def oracles(run):
                 missed.append((seed, name, fit.status.name, low, best, high, gap))
     told = f"{count} random problems, each by one of {len(solvers)} solvers, beside NNLS: {len(missed)} wrong"
     run.check("1", not missed, f"{told}{missed[:3] or ''}")
-    return missed
 
 
 def other_tasks(run):

@@ -7,6 +7,7 @@ import numpy as np
 from protocol import RESULTS, ROOT
 
 import jaxsvm
+from jaxsvm import plots
 
 
 def errors(of):
@@ -40,18 +41,9 @@ def water(front):
     """Figures 1 and 4: water in one and in two basins; and the front of norm and loss."""
     c, y = np.sort(np.random.default_rng(0).normal(size=24)), np.where(np.arange(24) % 3 == 0, 1.0, -1.0)
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.2))
-    two, place = np.r_[np.flatnonzero(y > 0), np.flatnonzero(y < 0)[::-1]], np.arange(24)
-    for axis, found, order in ((axes[0], jaxsvm.water_level(c, 6.0), place),
-                               (axes[1], jaxsvm.water_level_with_bias(c, y, 6.0), two)):  # fmt: skip
-        heights, bias, low = (c + y * float(found.bias))[order], float(found.bias), c.min() - 1
-        axis.bar(place, heights - low, bottom=low, color="0.7", width=1)
-        axis.bar(
-            place, np.maximum(float(found.level) - heights, 0), bottom=heights, color="tab:blue", alpha=0.4, width=1
-        )
-        axis.plot(place, low + 10 * np.asarray(found.p)[order], color="tab:red", drawstyle="steps-mid")
-        axis.set(
-            title=f"b = {bias:.2f}" if bias else "no bias", xlabel="sample, by class and response", ylabel="response"
-        )
+    one, two = jaxsvm.water_level(c, 6.0), jaxsvm.water_level_with_bias(c, y, 6.0)
+    plots.water_level(one, c, ax=axes[0]).set_title("no bias")
+    plots.water_level(two, c, y, ax=axes[1]).set_title(f"b = {float(two.bias):.2f}")
     for k, (label, mark) in enumerate((("by nu", "o"), ("by C (SVC)", "x"))):
         axes[2].loglog(*zip(*(row[2 + k] for row in front), strict=True), mark, mfc="none", label=label)
     axes[2].set(title="one front", xlabel="|w|", ylabel="mean hinge loss")

@@ -288,7 +288,7 @@ def water_level(found: WaterLevel, c: ArrayLike, y: ArrayLike | None = None, *, 
     ax.axhline(level, color=BLUE, linewidth=1, label=f"level {level:.3g}")
     share = ax.twinx()
     share.plot(place, np.asarray(found.p)[order], color=RED, drawstyle="steps-mid")
-    share.set(ylabel="p", ylim=(0, 1.6 * float(np.max(found.p))))
+    share.set(ylabel="p", ylim=(0, 4 * float(np.max(found.p))))
     return labelled(ax, "sample, by response" if y is None else "sample, by class and response", "response")
 
 
