@@ -276,11 +276,13 @@ def test_balanced_classes(uneven, tmp_path, classes):
 @pytest.mark.parametrize("scale", ["none", "standardise"])
 def test_a_coreset_is_trained_on_with_its_weights(uneven, tmp_path, scale):
     (file, points, _), small, out = uneven, tmp_path / "small.npz", tmp_path / "model.npz"
-    report_of("coreset", file, "--size", 40, "--scale", scale, "--out", small)
+    made = report_of("coreset", file, "--size", 40, "--scale", scale, "--out", small, "--certify")
     options = ["fit", small, "--kernel", "linear", "--loss", "hinge", "--tol", 1e-6, "--out", out]
     report = report_of(*options)
     kept = jaxsvm.coresets.load_coreset(small)
     theirs = SVC(kernel="linear", tol=1e-8).fit(kept.x, kept.y, sample_weight=kept.weight)
+    assert made["lower"] * (1 + made["excess"]) == pytest.approx(made["primal"]) and 0 < made["excess"] < 0.5
+    assert kept.info["excess"] == made["excess"]
     assert report["classes"] == ["rare", "usual"] and report["total_weight"] == pytest.approx(kept.weight.sum())
     found = report_of("predict", out, file)
     if scale != "none":

@@ -300,6 +300,9 @@ RUN = {
     "a measured coreset": lambda d: jaxsvm.coresets.evaluate(
         jaxsvm.coresets.coreset(points(d), signs(d), 1.0, 20), (points(d), signs(d))
     ).worst,
+    "a certified coreset": lambda d: jaxsvm.coresets.certify(
+        jaxsvm.coresets.coreset(points(d), signs(d), 1.0, 20), (points(d), signs(d))
+    ).relative_gap,
     "sensitivities": lambda d: jaxsvm.coresets.sensitivity(points(d), signs(d), 1.0),
     "a stream": lambda d: STREAM.finalize(STREAM.update(STREAM.init(), points(d), signs(d))).weight,
     "joined": lambda d: jaxsvm.coresets.join(jaxsvm.coresets.coreset(points(d), signs(d), 1.0, 20)).weight,

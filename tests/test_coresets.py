@@ -489,7 +489,7 @@ def test_coresets_of_parts_are_joined_to_one_of_the_whole():
     whole = coresets.join(*small)
     assert (len(whole), whole.C, whole.info["n"], whole.info["share"]) == (100, 2.0, 600, 1.0)
     best = hinge_solution(x @ x.T, y, 2.0, bias="free")
-    assert 0.5 * best.dual < whole.info["opt"] <= best.primal * (1 + 1e-9)
+    assert 0.5 * best.dual < whole.info["lower"] <= best.primal * (1 + 1e-9)
     errors = []
     for w1, w2, b in np.random.default_rng(0).normal(size=(50, 3)) * 3:
         w, F, F_S = np.array([w1, w2]), [], []

@@ -7,10 +7,12 @@ import sys
 import jax
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 from jaxsvm import coresets, designs
 from jaxsvm.coresets import rows
 from jaxsvm.datasets import Scaling
+from jaxsvm.designs.fit import BIASES
 from jaxsvm.errors import DataError, InputError
 
 
@@ -56,6 +58,73 @@ def test_all_formats_give_the_coreset_of_their_rows(tmp_path, kind):
     assert tuple(small.info["classes"]) == (("no", "yes") if kind == "csv" else (-1, 1))
 
 
+@pytest.fixture(scope="module")
+def summary():
+    x, y = data()
+    u = np.random.default_rng(1).choice([0.0, 1.0, 5.0], len(y))
+    return x, y, u, coresets.coreset(x, y, 0.5, 24, 3, u)
+
+
+def value(x, y, u, C, w, b):
+    return 0.5 * w @ w + C * (u * np.maximum(0, 1 - y * (x @ w + b))).sum()
+
+
+@pytest.mark.parametrize("place", ["arrays", "single", "sparse", "mesh", "npz", "csv", "dask"])
+def test_a_machine_is_certified_on_all_rows_wherever_they_lie(tmp_path, summary, place):
+    x, y, u, small = summary
+    if place in ("npz", "csv"):  # rows of files have no weights
+        u, small = np.ones(len(y)), coresets.coreset(x, y, 0.5, 24, 3)
+        design = designs.from_files(write(tmp_path, place, x, y), dtype=float)
+    elif place == "dask":
+        array = pytest.importorskip("dask.array").from_array
+        design = designs.from_dask(tuple(array(part, chunks=150) for part in (x, y, u)))
+    else:
+        points = {"single": np.float32, "sparse": csr_matrix}.get(place, np.asarray)(x)
+        mesh = jax.make_mesh((1,), ("rows",)) if place == "mesh" else None
+        design = designs.from_arrays(points, y, u, mesh=mesh)
+    told = coresets.certify(small, design)
+    w, b = small.solution()
+    np.testing.assert_allclose(told.primal, value(x, y, u, 0.5, w, b), rtol=1e-7 if place == "single" else 1e-9)
+    best = coresets.evaluate(small, (x, y, u)).optimum
+    assert told.primal / best - 1 - 1e-6 <= told.relative_gap == small.info["excess"] < 0.1
+    assert told.dual <= best * (1 + 1e-9)
+
+
+def test_a_certificate_is_of_another_C_or_bias_too(summary):
+    x, y, u, small = summary
+    before = dict(small.info)
+    for C in (0.1, 2.0):
+        (w, b), told = small.solution(C), coresets.certify(small, (x, y, u), C=C)
+        np.testing.assert_allclose(told.primal, value(x, y, u, C, w, b), rtol=1e-9)
+        np.testing.assert_allclose(told.dual, min(1, C / 0.5) * small.info["lower"], rtol=1e-9)
+        assert told.dual <= coresets.evaluate(small, (x, y, u), C).optimum
+    w, b = small.solution()
+    ridge, none, free = (coresets.certify((w, b), (x, y, u), 1.0, C=0.5, bias=of).primal for of in BIASES)
+    np.testing.assert_allclose(free, value(x, y, u, 0.5, w, b), rtol=1e-9)
+    np.testing.assert_allclose([ridge - free, none], [b * b / 2, value(x, y, u, 0.5, w, 0)], rtol=1e-6)
+    assert small.info == before
+
+
+def test_certificates_that_cannot_be_are_refused(summary):
+    x, y, u, small = summary
+    w, b = small.solution()
+    for said, arguments, options in (
+        ("C is None", ((w, b), (x, y)), {}),
+        ("lower is None", ((w, b), (x, y)), {"C": 1.0}),
+        ("lower is nan", (small, (x, y), np.nan), {}),
+        ("C is 0", (small, (x, y)), {"C": 0.0}),
+        ("2 features, the machine 1", ((w[:1], b), (x, y), 1.0), {"C": 1.0}),
+        ("bias is 'fre'", (small, (x, y)), {"bias": "fre"}),
+        ("the label False", (small, (x, y > 0)), {}),
+        ("positive is 3", (small, designs.from_arrays(x, y)), {"positive": 3}),
+        ("design is a ndarray", (small, x), {}),
+    ):
+        with pytest.raises(InputError, match=said):
+            coresets.certify(*arguments, **options)
+    assert coresets.certify((w * np.nan, b), (x, y), 1.0, C=1.0).relative_gap == np.inf
+    assert coresets.certify(small, (x, y, u), 1e6).relative_gap == np.inf  # a bound that is none proves nothing
+
+
 @pytest.mark.parametrize("line", ["+1 1:oops", "1 2:0.5 1:0.5", "nan 1:1"])
 def test_a_line_that_is_no_sample_is_named(tmp_path, line):
     lines = write(tmp_path, "svm", *data(300)).read_text().splitlines()
@@ -86,7 +155,7 @@ def test_rows_are_drawn_alike_wherever_they_lie(tmp_path, many_rows):
         np.testing.assert_allclose(small.weight[small.y == sign].sum(), (y == sign).sum(), rtol=0.02)
     judged = coresets.evaluate(small, (x, y))
     assert judged.excess < 0.03 and judged.worst < 0.8
-    assert 0.9 * judged.optimum < small.info["opt"] <= judged.optimum  # a proof, and of some use
+    assert 0.9 * judged.optimum < small.info["lower"] <= judged.optimum  # a proof, and of some use
     assert np.isinf(small.info["epsilon"]) and "lower bound" in small.info["notes"][0]
     np.testing.assert_array_equal(small.x, x[small.info["index"]])
     whole = coresets.coreset(x, y, 1.0, 100, 1, clusters=64).info["total"]

@@ -24,6 +24,9 @@ def test_a_dynamic_coreset_follows_its_data_at_the_price_of_a_path():
     names = tree.insert(x, y)
     small = tree.coreset()
     assert len(tree) == 700 and len(small) == 24
+    best = solution(x, y, 1.0)
+    F = 0.5 * best[0] @ best[0] + np.maximum(0, 1 - y * (x @ best[0] + best[1])).sum()
+    assert 0.4 * F < small.info["lower"] <= F * (1 + 1e-9)
     before, height = tree.reduces, 6
     tree.delete(names[5])
     tree.coreset()

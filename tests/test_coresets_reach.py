@@ -39,7 +39,7 @@ def test_a_file_of_a_coreset_with_a_kernel_is_refused(tmp_path):
     """Older versions wrote points of a kernel machine: a linear one would be trained on them."""
     old = coresets.Coreset(np.ones((2, 2)), np.array([1.0, -1.0]), np.ones(2), {"C": 1.0, "kernel": "RBF(gamma=0.5)"})
     coresets.save_coreset(tmp_path / "k.npz", old)
-    with pytest.raises(DataError, match=r"machine with RBF\(gamma=0\.5\), by an older version"):
+    with pytest.raises(DataError, match="by an older version"):
         coresets.load_coreset(tmp_path / "k.npz")
 
 

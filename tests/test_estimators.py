@@ -620,6 +620,21 @@ def test_folds_coresets_and_passes_have_a_sign_of_life(name, options, said, caps
     assert not capsys.readouterr().out
 
 
+def test_a_machine_of_a_coreset_is_certified_on_all_samples():
+    """Three classes against the rest, samples of weight 0 and others: the certificate was that of forty points."""
+    weight = np.random.default_rng(0).choice([0.0, 1.0, 3.0], len(Y))
+    machine = estimators.CoresetSVC(C=0.5, m=40, random_state=0).fit(X, Y, weight)
+    for k, label in enumerate(machine.classes_):
+        w, b, y = machine.coef_[k], machine.intercept_[k], np.where(label == Y, 1, -1)
+        value = 0.5 * w @ w + 0.5 * weight @ np.maximum(0, 1 - y * (X @ w + b))
+        best = svm.SVC(kernel="linear", C=0.5, tol=1e-8).fit(X, y, weight)
+        optimum = 0.5 * best.coef_[0] @ best.coef_[0]
+        optimum += 0.5 * weight @ np.maximum(0, 1 - y * best.decision_function(X))
+        primal, dual, gap = (part[k] for part in machine.certificate_)
+        np.testing.assert_allclose(primal, value, rtol=1e-9)
+        assert dual <= optimum * (1 + 1e-9) and value / optimum - 1 - 1e-6 <= gap < 1
+
+
 @pytest.mark.thorough
 def test_machines_of_several_classes_take_any_solver():
     """By pairs and against the rest, the papers' solvers find what the chosen ones find; a wrong one is refused."""

@@ -42,7 +42,7 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_170,
+    "cli": 1_168,
     "coresets": 2_021,
     "datasets": 1_522,
     "derivatives": 447,

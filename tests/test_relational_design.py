@@ -1,12 +1,14 @@
 """A join as a design matrix: its rows, and the package's solvers on it, against the materialised join."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from random_joins import formed_rows
 from test_relational import PATH, join_of, tables_of
 
 import jaxsvm
-from jaxsvm import relational
+from jaxsvm import coresets, relational
 from jaxsvm.errors import InputError
 from jaxsvm.relational.schema.join import prepared
 
@@ -66,3 +68,17 @@ def test_joins_without_end_are_refused():
     tables["a"]["y"] = np.arange(20_000) % 2
     with pytest.raises(InputError, match="too many for vectors"):
         relational.design(relational.Join(tables, ("a", "y")))
+
+
+def test_a_coreset_of_a_join_is_certified_on_its_rows(monkeypatch):
+    """Fetched rows, and rows drawn of more, by the weights of merged rows; the join is never formed."""
+    join = prepared(join_of(PATH, n=24), "max", True)
+    x, y, _ = formed_rows(join)
+    little = dataclasses.replace(coresets.rows.MEASURED, rows_held=32, rows_per_point=1, rows_for_centres=32)
+    for held in (coresets.rows.MEASURED, little):
+        monkeypatch.setattr(coresets.rows, "MEASURED", held)
+        small = coresets.of_rows(relational.design(join), 1.0, 16)
+        told, (w, b) = coresets.certify(small, relational.design(join)), small.solution()
+        np.testing.assert_allclose(told.primal, 0.5 * w @ w + np.maximum(0, 1 - y * (x @ w + b)).sum(), rtol=1e-9)
+        best = coresets.evaluate(small, (x, y)).optimum
+        assert 0.9 * best < told.dual <= best * (1 + 1e-9) and small.info["U"] == pytest.approx(len(y))

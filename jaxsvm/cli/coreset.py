@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 import typer
 
 import jaxsvm
-from jaxsvm import designs
 from jaxsvm.cli.app import IndexBase, Json, Label, Positive, Seed, Text, command, of_data, of_output, zero_based
 from jaxsvm.cli.report import check_writable, progress_bar, show
 from jaxsvm.errors import require
@@ -23,6 +22,7 @@ def coreset(
     positive: Positive = None,
     label: Label = None,
     index_base: IndexBase = "auto",
+    certify: Annotated[bool, of_output("--certify", help="Take one more pass, and certify its machine.")] = False,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -30,12 +30,13 @@ def coreset(
     require(out is None or out.lower().endswith(".npz"), f"--out is {out!r}: a name that ends in .npz is needed.")
     check_writable(out, *files)
     with progress_bar("coreset") as bar:
-        rows = designs.from_files(files, label=label, features=features, zero_based=zero_based(index_base), dtype=float)
-        small = jaxsvm.coresets.of_rows(
-            rows if scale == "none" else designs.standardised(rows), C, size, seed, positive=positive,
-            checkpoint=checkpoint, callback=bar and (lambda passes, _: bar(completed=passes, note=f"{passes} passes")),
-        )  # fmt: skip
+        told = {"label": label, "features": features, "zero_based": zero_based(index_base), "dtype": float}
+        rows = jaxsvm.designs.from_files(files, **told)
+        rows = rows if scale == "none" else jaxsvm.designs.standardised(rows)
+        note = bar and (lambda passes, _: bar(completed=passes, note=f"{passes} passes"))
+        small = jaxsvm.coresets.of_rows(rows, C, size, seed, positive=positive, checkpoint=checkpoint, callback=note)
+        known = {"primal": float(jaxsvm.coresets.certify(small, rows).primal)} if certify else {}
     if out is not None:
         jaxsvm.coresets.save_coreset(out, small)
-    info = {name: small.info[name] for name in ("n", "U", "C", "classes", "opt", "share")}
+    info = known | {name: small.info.get(name) for name in ("lower", "excess", "n", "U", "C", "classes", "share")}
     show(as_json, {"command": "coreset", "data": files, "points": len(small), **info, "out": out})

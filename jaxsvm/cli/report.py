@@ -124,11 +124,8 @@ def finish(statuses: Iterable[str], interrupted: bool, complete: bool = True, dt
 
 def totals(certificate: Certificate) -> dict[str, float]:
     """Sum the primal and dual values of all decision functions, and take the largest gap."""
-    return {
-        "primal": float(np.sum(certificate.primal)),
-        "dual": float(np.sum(certificate.dual)),
-        "relative_gap": float(np.max(certificate.relative_gap)),
-    }
+    parts = zip(Certificate._fields, (np.sum, np.sum, np.max), certificate, strict=True)
+    return {name: float(of(part)) for name, of, part in parts}
 
 
 @contextlib.contextmanager

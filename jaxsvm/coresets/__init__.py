@@ -10,7 +10,7 @@ They serve data that do not fit into memory, come as a stream, change, or lie on
 from jaxsvm.coresets.bounds import sensitivity
 from jaxsvm.coresets.construction import coreset
 from jaxsvm.coresets.dynamic import DynamicCoreset
-from jaxsvm.coresets.rows import of_rows
+from jaxsvm.coresets.rows import certify, of_rows
 from jaxsvm.coresets.sampling import sample_size
 from jaxsvm.coresets.stream import Stream, StreamState, join, load_coreset, save_coreset
 from jaxsvm.coresets.summary import Coreset, Evaluation, evaluate
@@ -21,6 +21,7 @@ __all__ = [
     "Evaluation",
     "Stream",
     "StreamState",
+    "certify",
     "coreset",
     "evaluate",
     "join",

@@ -3,14 +3,9 @@
 The sensitivity of a point is the supremum over all `(w, b)` of `u f(p; w, b) / F(P; w, b)`, with
 `F = 1/2 |w|^2 + C sum u h` and the point's own cost `f = |w|^2 / 2U + C h` (`regulariser="scaled"`, the paper's) or
 `f = C h` ("pinned"). A partition of each class into cells bounds it: with D the distance of `y x` from the exact mean
-of its cell, `U_C` the cell's weight and o a lower bound of the optimum,
-
-    gamma = min(1, u / U_C + C u B),    alpha = 1 / (2 C U_C)  (scaled: times (U - U_C) / U)
-
-    printed  B = 9/2 max(4/9 alpha, sqrt(4 alpha^2 + 2 D^2 / 9 o) - 2 alpha)      the paper's: NOT a valid bound
-    fixed    B = max(3 alpha, 18 (sqrt(4 alpha^2 + D^2 / 18 o) - 2 alpha))        its proof, arithmetic corrected
-    tight    B = D^2 / (4 alpha o) where D <= 2 alpha sqrt(2 o), else D sqrt(2 / o) - 2 alpha
-    dir      B = min(tight, G), which uses where the optimum lies: points nearer to the margin than their mean count
+of its cell, `U_C` the cell's weight and o a lower bound of the optimum, `gamma = min(1, u / U_C + C u B)`. B "printed"
+is the paper's, and NOT a valid bound; "fixed" is its proof, arithmetic corrected; "tight" is the supremum over all w of
+a length; "dir" also uses where the optimum lies: points nearer to the margin than their mean count.
 
 Any partition makes valid bounds if its means are the exact weighted ones (the paper takes seeds for them, which its
 proof does not allow): here weighted k-means++ on `y x` (Arthur and Vassilvitskii 2007) and a few of Lloyd's steps.

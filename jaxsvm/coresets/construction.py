@@ -4,17 +4,12 @@
 
 Points are drawn by bounds on their sensitivities and weighted by the inverse of their probability. The samplers:
 
-    "independent"  Algorithm 1 of the paper: m independent draws with q = gamma / sum gamma.
-    "systematic"   q = eta gamma / sum gamma + (1 - eta - kappa) s / sum s + kappa r / sum r; s is the largest share of
-                   the objective that a point has at some tens of queries, r its pull on the pilot's dual vector.
-                   Systematic sampling along the cells: unbiased, no point twice. The guarantee has t / eta for t.
+    "independent"  Algorithm 1 of the paper: independent draws, with probabilities proportional to the bounds gamma.
+    "systematic"   draws along the cells, no point twice, also by shares at plausible queries and pulls on the pilot.
     "mixture"      the same draw, with weights calibrated to known totals of all the points: a small part of the error,
-                   a bias of the order 1 / m.
+                   a bias of the order 1 / m. Of few points a feature it makes several draws, and keeps the best.
 
-Fewer than 10 points per feature are often separable, and a machine trained on hard points fails on easy ones. "mixture"
-then draws by mixtures of q with the uniform distribution too, and keeps the draw whose machine has the least F.
-
-Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; corrections: docs/mathematics.md, "Coresets".
+Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 1; all else: docs/mathematics.md, "Coresets".
 """
 
 from __future__ import annotations
@@ -64,8 +59,7 @@ class Drawn(NamedTuple):
     uniform: Float[Array, ""]  # the share of the uniform distribution in the draw that was kept, `()`
     total: Float[Array, ""]  # the sum of the bounds, `()`
     cells: Int[Array, ""]  # cells of the (finest) partition, `()`
-    primal: Float[Array, ""]  # the objective of the pilot, `()`
-    dual: Float[Array, ""]  # A lower bound of the optimum, `()`
+    pilot: Pilot  # without its dual variables
 
 
 class Proposal(NamedTuple):
@@ -136,8 +130,8 @@ def coreset(
     U, V, change = float(u.sum()), float(weight.sum()), float(drawn.change)
     info: dict[str, Any] = {"n": len(y), "C_data": float(C), "regulariser": regulariser, "sampler": sampler}
     info |= {"bound": bound, "C": C * U / V if regulariser == "scaled" else float(C), "change": change}
-    info |= {"total": float(drawn.total), "opt": float(drawn.dual), "gap": float(drawn.primal - drawn.dual)}
-    info |= {"cells": int(drawn.cells), "share": float(share), "U": U, "m": plan.m, "index": index}
+    info |= {"total": float(drawn.total), "cells": int(drawn.cells), "share": float(share), "U": U, "m": plan.m}
+    info |= {"lower": float((at := drawn.pilot).dual), "gap": float(at.primal - at.dual), "index": index}
     small = Coreset(x[index].astype(dtype), y[index], weight, info)
     info["epsilon"] = _epsilon(small, plan, float(drawn.uniform), int((u > 0).sum()))
     info["notes"] = notes_on(small, int((u > 0).sum()), len(set(y[u > 0].tolist())))
@@ -199,8 +193,10 @@ def plan_of(m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n
     return Plan(int(m), sampler, bound, regulariser == "scaled", cluster_counts(clusters, n))
 
 
-def node_plan(m: int, sampler: str, bound: str, clusters: Any) -> Plan:
+def node_plan(C: float, m: int, sampler: str, bound: str, clusters: Any) -> Plan:
     """Check the choices of a node of a tree and return its plan, whose pilot is rough: this costs little accuracy."""
+    require_positive("C", C)
+    require_whole("size", m, 2)
     return plan_of(m, sampler, bound, "pinned", clusters, m)._replace(tol=MEASURED.rough_gap)
 
 
@@ -216,8 +212,7 @@ def constructed(
 def construct(key: Array, x: Array, y: Array, u: Array, C: Any, m: Any, plan: Plan, floor: Any = 0.0) -> Drawn:
     """Run Algorithm 1 for m points in the plan's slots; pure.
 
-    Points of weight u = 0 are absent. For a part with the share rho of the regulariser, pass C / rho, and for `floor` a
-    lower bound of the optimum of all the data (see `gammas`).
+    A part with the share rho of the regulariser passes C / rho, and its `floor` is that of `gammas`.
     """
     keys = jax.random.split(key, 2)
     proposal = propose(keys[0], x, y, u, C, plan, floor)
@@ -225,8 +220,7 @@ def construct(key: Array, x: Array, y: Array, u: Array, C: Any, m: Any, plan: Pl
         drawn = choose(keys[1], proposal, x, y, u, C, m, plan)
     else:
         drawn = (*draw(keys[1], proposal, x, y, u, m, plan), jnp.zeros((), u.dtype))
-    pilot = proposal.pilot
-    return Drawn(*drawn, proposal.total, proposal.cells, pilot.primal, pilot.dual)
+    return Drawn(*drawn, proposal.total, proposal.cells, proposal.pilot._replace(a=jnp.zeros(0)))
 
 
 def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Proposal:
@@ -288,10 +282,7 @@ def _both_classes(q: Array, y: Array, m: Any) -> Array:
 def choose(
     key: Array, proposal: Proposal, x: Array, y: Array, u: Array, C: Any, m: Any, plan: Plan
 ) -> tuple[Int[Array, " m"], Float[Array, " m"], Float[Array, ""], Float[Array, ""]]:
-    """Make several draws; return, as `draw` does, the one whose machine is best on all the points, and its s; pure.
-
-    With the share s of the uniform distribution a draw has the guarantee with t / (eta (1 - s)) instead of t.
-    """
+    """Make several draws; return, as `draw` does, that of the best machine, and its share of uniform draws; pure."""
     spread = u / jnp.maximum(u.sum(), jnp.finfo(u.dtype).tiny)
 
     def trial(share: Array) -> tuple[Array, tuple[Array, Array, Array]]:

@@ -15,11 +15,11 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.construction import node_plan
-from jaxsvm.coresets.stream import Node, as_coreset, joined, reduced
+from jaxsvm.coresets.stream import Node, as_coreset, bounded, joined, reduced
 from jaxsvm.coresets.summary import Coreset, as_data, as_key
 from jaxsvm.errors import InputError, require
 from jaxsvm.points.rows import PointsLike
-from jaxsvm.runtime.arrays import require_positive, require_whole, transfers
+from jaxsvm.runtime.arrays import transfers
 
 
 class DynamicCoreset:
@@ -50,20 +50,15 @@ class DynamicCoreset:
         Raises:
             InputError: If an argument cannot be used.
         """
-        require_positive("C", C)
-        require_whole("size", size, 2)
+        self._plan = node_plan(C, size, sampler, bound, clusters)
         self.C, self.size, self.reduces = float(C), int(size), 0
-        self._plan = node_plan(size, sampler, bound, clusters)
-        self._key = as_key(key)
-        self._room = 2 * self.size
+        self._key, self._room = as_key(key), 2 * self.size
         self._x = np.zeros((0, 0))  # of all slots, leaf after leaf; an empty one has weight 0
         self._y = self._u = np.zeros(0)
         self._place: dict[int, int] = {}
         self._free: list[int] = []
-        self._next = 0
-        self._nodes: dict[tuple[int, int], Node | None] = {}
-        self._dirty: set[int] = set()
-        self._bound = 0.0
+        self._next, self._bound = 0, 0.0
+        self._nodes: dict[tuple[int, int], Node] = {}
 
     def __len__(self) -> int:
         return len(self._place)
@@ -82,7 +77,7 @@ class DynamicCoreset:
         while len(self._free) < len(y):
             self._grow()
         slots = np.asarray([self._free.pop() for _ in range(len(y))])
-        identities = np.arange(self._next, self._next + len(y))
+        identities = self._next + np.arange(len(y))
         self._next += len(y)
         self._x[slots], self._y[slots], self._u[slots] = x, y, u
         self._place.update(zip(identities.tolist(), slots.tolist(), strict=True))
@@ -96,9 +91,15 @@ class DynamicCoreset:
         Raises:
             InputError: If an identity does not exist.
         """
-        slots = self._slots(identities)
-        for identity in np.ravel(identities).tolist():
-            del self._place[identity]
+        array = np.atleast_1d(identities)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise InputError(f"identities is {identities!r}: the whole numbers that `insert` returned are needed.")
+        wanted = array.tolist()
+        unknown = [identity for identity in wanted if identity not in self._place]
+        if unknown or len(set(wanted)) < len(wanted):
+            fault = f"{unknown[0]} is not there" if unknown else "one comes twice"
+            raise InputError(f"identities: {fault}; `insert` returns them, and each is removed once.")
+        slots = np.asarray([self._place.pop(identity) for identity in wanted], int)
         self._u[slots] = 0
         self._free.extend(slots.tolist())
         self._mark(slots)
@@ -115,35 +116,27 @@ class DynamicCoreset:
         if not self._bound / 4 <= U <= self._bound:  # all nodes anew, at twice the sum
             self._bound = 2 * U
             self._nodes.clear()
-            self._dirty = set(range(len(self._u) // self._room))
-        level, dirty = 0, sorted(self._dirty)
-        for leaf in dirty:
-            self._nodes[0, leaf] = self._compressed(self._leaf(leaf))
-        count = len(self._u) // self._room
-        while count > 1:
-            level, count = level + 1, count // 2
-            dirty = sorted({place // 2 for place in dirty})
-            for place in dirty:
-                below = [self._nodes[level - 1, child] for child in (2 * place, 2 * place + 1)]
-                parts = [node for node in below if node is not None]
-                self._nodes[level, place] = self._compressed(joined(*parts) if parts else None)
-        self._dirty = set()
-        root = self._nodes[level, 0]
-        assert root is not None
+        root = self._node((len(self._u) // self._room).bit_length() - 1, 0)
         info = {"n": len(self), "U": U, "sampler": self._plan.sampler, "bound": self._plan.bound}
         return as_coreset(root, self.C, np.float64, info | {"reduces": self.reduces})
 
-    def _leaf(self, leaf: int) -> Node | None:
+    def _node(self, level: int, place: int) -> Node:
+        """Return a node, made again if a point below it has changed."""
+        if (level, place) not in self._nodes:
+            below = (self._node(level - 1, child) for child in (2 * place, 2 * place + 1))
+            part = joined(*below) if level else self._leaf(place)
+            if len(part.y) > self.size:
+                self.reduces += 1
+                part = reduced(part, self.C, jax.random.fold_in(self._key, self.reduces), self._plan, 0.0)
+            elif part.original and part.share > 0:
+                part = bounded(part, self.C)
+            self._nodes[level, place] = part
+        return self._nodes[level, place]
+
+    def _leaf(self, leaf: int) -> Node:
         part = np.arange(leaf * self._room, (leaf + 1) * self._room)
         part = part[self._u[part] > 0]
-        share = float(self._u[part].sum()) / self._bound
-        return Node(self._x[part], self._y[part], self._u[part], share) if len(part) else None
-
-    def _compressed(self, part: Node | None) -> Node | None:
-        if part is None or len(part.y) <= self.size:
-            return part
-        self.reduces += 1
-        return reduced(part, self.C, jax.random.fold_in(self._key, self.reduces), self._plan, 0.0)
+        return Node(self._x[part], self._y[part], self._u[part], float(self._u[part].sum()) / self._bound)
 
     def _grow(self) -> None:
         """Double the number of leaves; the old ones become the left half."""
@@ -153,18 +146,7 @@ class DynamicCoreset:
             np.concatenate([part, np.zeros((new - old, *part.shape[1:]))]) for part in (self._x, self._y, self._u)
         )
         self._free = list(range(new - 1, old - 1, -1)) + self._free
-        self._dirty |= set(range(old // self._room, new // self._room)) | ({0} if old else set())
-
-    def _slots(self, identities: ArrayLike) -> np.ndarray:
-        array = np.atleast_1d(identities)
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise InputError(f"identities is {identities!r}: the whole numbers that `insert` returned are needed.")
-        wanted = array.tolist()
-        unknown = [identity for identity in wanted if identity not in self._place]
-        if unknown or len(set(wanted)) < len(wanted):
-            fault = f"{unknown[0]} is not there" if unknown else "one comes twice"
-            raise InputError(f"identities: {fault}; `insert` returns them, and each is removed once.")
-        return np.asarray([self._place[identity] for identity in wanted], int)
 
     def _mark(self, slots: np.ndarray) -> None:
-        self._dirty |= set((slots // self._room).tolist())
+        leaves = np.unique(slots // self._room)
+        self._nodes = {place: node for place, node in self._nodes.items() if place[1] not in leaves >> place[0]}

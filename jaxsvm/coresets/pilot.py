@@ -29,17 +29,11 @@ class Pilot(NamedTuple):
     primal: Float[Array, ""]  # the objective there, `()`
     dual: Float[Array, ""]  # A lower bound of the optimum, `()`: 0 for a single class (its optimum is 0, at w = 0)
     a: Float[Array, " n"]  # feasible dual variables, `(n,)`, inside their boxes (0 for a single class)
+    pull: Float[Array, " d"]  # their `sum a y x`, `(d,)`: the loss is at least `dual + |pull|^2 / 2 - <pull, w>`
 
 
 def solve(x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], tol: float = 1e-8) -> Pilot:
-    """Solve one problem; pure, for `jit`, `vmap` and `lax.map`.
-
-    Args:
-        x: Points, `(n, d)`; best centred.
-        y: Signs, `(n,)`.
-        U: Costs `C u_i`, `(n,)`, not negative; 0: absent.
-        tol: The relative gap at which to stop (rounding may stop it earlier).
-    """
+    """Solve for points (best centred), signs, costs `C u_i` (0: absent) to the relative gap tol or rounding; pure."""
     present, tiny = U > 0, jnp.finfo(x.dtype).tiny
     y, upper = jnp.where(present, y, 0), jnp.where(present, U, 2)
     penalty = jnp.ones(x.shape[1] + 1, x.dtype).at[-1].set(0)
@@ -72,7 +66,7 @@ def solve(x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], 
     dual = jnp.where(one_class, 0, jnp.maximum(dual, 0))  # costs are not negative
     v = jnp.where(one_class, jnp.zeros_like(v).at[-1].set(jnp.sign(y.sum())), v)
     primal = 0.5 * (penalty * v) @ v + only(upper * jnp.maximum(0, 1 - system.margins(a, v))).sum()
-    return Pilot(v[:-1], v[-1], primal, jnp.minimum(dual, primal), a)
+    return Pilot(v[:-1], v[-1], primal, jnp.minimum(dual, primal), a, jnp.where(dual > 0, u[:-1], 0))
 
 
 def _balanced(a: Array, y: Array) -> Array:

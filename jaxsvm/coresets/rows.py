@@ -2,15 +2,8 @@
 
     small = jaxsvm.coresets.of_rows(jaxsvm.designs.from_files("part-*.parquet", label="class"), C=1.0, m=1000)
 
-Rows that fit are fetched, and `coreset` makes the coreset of them. Of more rows, M are drawn first:
-
-1. `designs` fits the machine to a rough gap (the pilot), whose dual value is a lower bound of the optimum.
-2. A sample gives centres of cells; a pass adds up the exact weights and means of the cells.
-3. A pass adds up the bounds "dir" on sensitivities (`bounds.py`), t in all, and the totals of `sampling.py`.
-4. A pass draws each row by itself, with `pi = min(1, M (eta gamma / t + (1 - eta) u / U))`.
-
-Rows drawn have the weights `u / pi`, calibrated to the totals, and are far more than the points that `coreset` makes of
-them. A row is drawn by its number and the key alone, wherever it lies. Derivation: docs/mathematics.md, "Coresets".
+Rows that fit are fetched, and `coreset` makes the coreset of them. Of more rows, far more than the m points are drawn
+first, each by its number and the key alone, wherever it lies: docs/mathematics.md, "Coresets", rows anywhere.
 """
 
 from __future__ import annotations
@@ -23,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from numpy.typing import ArrayLike
 
 from jaxsvm.coresets.bounds import Cells, centres, gammas, nearest
 from jaxsvm.coresets.construction import coreset, plan_of
@@ -33,13 +27,14 @@ from jaxsvm.coresets.summary import OF_PARTS, Coreset, as_key, centred, padded
 from jaxsvm.datasets.labels import index_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Chunk, Design, require_design
-from jaxsvm.designs.descent import Machine, Run
+from jaxsvm.designs.descent import Lane, Machine, Run
 from jaxsvm.designs.features import Mapped
-from jaxsvm.designs.fit import run_to_end, saved
-from jaxsvm.designs.losses import Evaluate, Spread
+from jaxsvm.designs.fit import BIASES, run_to_end, saved
+from jaxsvm.designs.losses import Describe, Evaluate, Lanes, Spread
+from jaxsvm.designs.places.arrays import from_arrays
 from jaxsvm.errors import InputError, require
-from jaxsvm.runtime.arrays import require_positive, transfers
-from jaxsvm.runtime.files import require_writable
+from jaxsvm.results.fit import Certificate
+from jaxsvm.runtime.arrays import require_finite_number, require_one_of, require_positive, transfers
 from jaxsvm.runtime.programs import Program
 
 
@@ -74,7 +69,6 @@ def of_rows(
     require_design(design)
     require_positive("C", C)
     plan_of(m, sampler, bound, "pinned", clusters, design.n)
-    require_writable("checkpoint", checkpoint)
     number, classes = _classes(design, positive)
     with jax.enable_x64(True):
         key = as_key(key)
@@ -94,6 +88,55 @@ def of_rows(
     if known and checkpoint is not None and os.path.exists(checkpoint):
         os.unlink(checkpoint)
     return small
+
+
+@transfers
+def certify(
+    machine: Coreset | tuple[ArrayLike, float], rows: Design | tuple[Any, ...], lower: float | None = None, *,
+    C: float | None = None, positive: object = None, bias: str = "free",
+) -> Certificate:  # fmt: skip
+    """Certify a linear machine on all rows: one pass gives its value, beside a lower bound that is known already.
+
+    Args:
+        machine: A coreset, for its own machine, or `w (d,)` and b (of a kernel machine those of `designs.nystroem`).
+        rows: All that the coreset stands for: `(x, y)` or `(x, y, sample_weight)` with signs, or a `Design`.
+        lower: A lower bound of the optimum; None: `info["lower"]`, times `C / C_data` at a smaller C.
+        C: The factor of the loss; None: that of the coreset.
+        positive: The label that is +1; None: the coreset's, or the second of two.
+        bias: "free", "regularized" or "none": the two have no smaller optima than "free".
+
+    Returns:
+        The value, the lower bound, and the excess at most as their relative gap; with the coreset's own C and bias it
+        is `info["excess"]` too.
+
+    Raises:
+        InputError: If an argument cannot be used.
+    """
+    known = machine.info if isinstance(machine, Coreset) else {}
+    design: Any = from_arrays(*rows, classes=(-1, 1)) if isinstance(rows, tuple | list) else rows
+    require_design(design)
+    require_one_of("bias", bias, BIASES)
+    cost: Any = known.get("C_data") if C is None else C
+    require_positive("C", cost)
+    bound: Any = known["lower"] * min(1.0, cost / known["C_data"]) if known and lower is None else lower
+    require_finite_number("lower", bound)
+    w, b = machine.solution(cost) if isinstance(machine, Coreset) else machine
+    lane = Lane.at(np.append(np.asarray(w, float), b), bias, False)
+    require(len(lane.w) == design.d + 1, f"rows have {design.d} features, the machine {len(lane.w) - 1}.")
+    label = known.get("classes", (None, None))[1] if design is rows and positive is None else positive
+    one, number = np.ones(1), np.array([_classes(design, label)[0]], np.int32)
+    loss, sizes = design.total(_valued, Lanes(lane.w[None], one * cost, number, -one, one, one, 0 * one))
+    lane.P, lane.D = 0.5 * float(lane.penalty @ lane.w**2) + float(loss[0]), float(bound)
+    certificate = lane.certificate(design.n, cost, np.sqrt(sizes))
+    if (cost, bias) == (known.get("C_data"), "free"):
+        known["excess"] = float(certificate.relative_gap)
+    return certificate
+
+
+def _valued(chunk: Chunk, lanes: Lanes) -> tuple[Array, Array]:
+    """Return the loss of a chunk, and sums of squares of features, 1 and 1: scores and losses round in such units."""
+    weight, *_, squares = Describe(1, 0)(chunk)
+    return Evaluate("hinge")(chunk, lanes).loss, jnp.append(squares, jnp.append(weight, weight))
 
 
 def _rows_held(d: int, m: int) -> int:
@@ -142,7 +185,7 @@ def _drawn(
     keys = jax.random.split(key)
     origin, at = jax.device_get(_centres(keys[0], *padded(sample.x, y, sample.weight)))
     about = Scaling(origin, np.ones_like(origin))
-    parts: Any = w[:-1], w[-1] + w[:-1] @ origin, *map(np.float64, proof[:2]), np.zeros(0)
+    parts: Any = w[:-1], w[-1] + w[:-1] @ origin, *map(np.float64, proof[:2]), np.zeros(0), np.zeros(0)
     shared = Shared(np.int64(positive), np.float64(C), Pilot(*parts), at)
     sums = Sums(*design.total(Mapped(_of_cells), about, shared))
     total, totals = design.total(Mapped(_of_bounds), about, shared, sums)
@@ -150,7 +193,7 @@ def _drawn(
     rows = design.chosen(Mapped(_taken), about, shared, sums, size, jax.random.key_data(keys[1]))
     filled = Chunk(*padded(rows.x, rows.y, rows.weight), first=rows.first[:1])
     weight = jax.device_get(_weights(filled, about, shared, sums, size, totals))[: len(rows.y)]
-    known = {"opt": float(proof.dual), "gap": float(proof.primal - proof.dual), "total": float(total)}
+    known = {"lower": float(proof.dual), "gap": float(proof.primal - proof.dual), "total": float(total)}
     known |= {"U": float(sums.weight.sum()), "epsilon": np.inf, "notes": (OF_PARTS,)}
     return rows, weight, known
 

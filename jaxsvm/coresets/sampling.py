@@ -4,12 +4,8 @@ Bounds on sensitivities are loose by a large and uneven factor. The largest shar
 some tens of queries `(w, b)`, plausible machines, is no bound, but close to the sensitivities that matter.
 
 Systematic sampling (Madow 1949) takes a point wherever the running sum of the inclusion probabilities, along an
-ordering of the points, passes a whole number from a random offset. The calibrated weights minimise
-
-    1/2 sum_i (v'_i - v_i)^2 / (v_i s_i) + 1/2 |A'v' - T|^2 / ridge,    v'_i in [v_i / 4, 4 v_i],    s = 1 - pi
-
-for the totals T of the classes' weights, of the loss at the pilot and of its dual vector `sum a_i y_i (x_i, 1)`, by
-Newton's method on the dual, which is unconstrained, piecewise quadratic and has a variable a total.
+ordering of the points, passes a whole number from a random offset. Weights are calibrated by Newton's method on the
+dual of docs/mathematics.md, which is unconstrained, piecewise quadratic and has a variable a total.
 
 Sources: Deville and Särndal 1992 (case 7); Chambers 1996 (the ridge); docs/mathematics.md, "Coresets".
 """

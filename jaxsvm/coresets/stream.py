@@ -10,8 +10,7 @@ binary counter: log2(n / chunk) coresets at most. The result joins all of them w
     small = stream.finalize(state)
 
 Each node has its share `rho = U(Q) / W` of the regulariser, and is a problem with `C / rho` and the whole of it. Shares
-add up when parts are joined, which adds no error; a coreset of error e2 of one of error e1 has at most
-(1 + e1) (1 + e2) - 1.
+add up when parts are joined, which adds no error; reduces multiply: (1 + e1) (1 + e2) - 1.
 
 Source: Tukan, Baykal, Feldman and Rus 2020, Algorithm 2, corrected: docs/papers/coresets.md, "Errata".
 """
@@ -48,24 +47,30 @@ class Node(NamedTuple):
     weight: np.ndarray  # weights, `(k,)`
     share: Any  # of the regulariser, `()`
     original: Any = np.bool_(True)  # whether the points are the data's own, `()`
-    # A lower bound of the optimum of `share 1/2 |w|^2 + C sum u h` over the part's original points, `()`
-    lower: Any = np.float64(0)
+    s: Any = np.float64(0)  # `sum a` of dual variables of the part's original points, `()`: 0 <= a <= C u, sum a y = 0
+    pull: Any = np.float64(0)  # their `sum a y x`, `(d,)`, or 0
 
     def cut(self, first: int, last: int | None) -> Node:
         """Return some of its points, as a part without a share."""
         return Node(self.x[first:last], self.y[first:last], self.weight[first:last], 0.0)
 
     @property
-    def opt(self) -> float:
-        """Return a lower bound of the optimum of all the data: shares may add up to more than the one regulariser."""
-        return float(self.lower / max(1.0, float(self.share)))
+    def lower(self) -> float:
+        """Return a lower bound of the optimum of all data that include the part.
+
+        As `C u h >= a (1 - y f)` for every point, `F >= s - <pull, w> + |w|^2 / 2 >= s - |pull|^2 / 2`: of a union of
+        parts too, which adds their a, and for a times t <= 1. With a of optima at `C / share`, and shares that add up
+        to 1, this is at least `sum s - |pull|^2 / 2 share`, the sum of the parts' optima (Cauchy and Schwarz).
+        """
+        s, size = float(self.s), float(np.sum(np.square(self.pull)))
+        return s - size / 2 if size <= s else s * s / (2 * size)
 
 
 def joined(*parts: Node) -> Node:
     """Return the multiset union of parts, which adds no error."""
     x, y, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("x", "y", "weight"))
-    share, lower = (np.float64(sum(getattr(part, name) for part in parts)) for name in ("share", "lower"))
-    return Node(x, y, weight, share, np.bool_(all(part.original for part in parts)), lower)
+    share, s, pull = (sum(getattr(part, name) for part in parts) for name in ("share", "s", "pull"))
+    return Node(x, y, weight, share, np.bool_(all(part.original for part in parts)), s, pull)
 
 
 def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float) -> Node:
@@ -74,23 +79,26 @@ def reduced(part: Node, C: float, key: Array, plan: Plan, floor: float) -> Node:
         drawn = constructed(key, *part[:3], C / float(part.share), plan, floor)
     real = drawn.weight > 0
     index, weight = drawn.rows[real], drawn.weight[real]
-    lower = max(float(part.lower), float(part.share * drawn.dual) if part.original else 0.0)
-    return Node(part.x[index], part.y[index], weight, part.share, np.bool_(False), np.float64(lower))
+    part = _proven(part, drawn.pilot) if part.original else part
+    return part._replace(x=part.x[index], y=part.y[index], weight=weight, original=np.bool_(False))
 
 
 def bounded(part: Node, C: float) -> Node:
     """Return a part of original points with its lower bound."""
     with jax.enable_x64(True):
-        at = solved(*part[:3], C / float(part.share))
-    return part._replace(lower=np.float64(part.share * at.dual))
+        return _proven(part, solved(*part[:3], C / float(part.share)))
+
+
+def _proven(part: Node, at: Any) -> Node:
+    return part._replace(s=part.share * (at.dual + 0.5 * at.pull @ at.pull), pull=part.share * at.pull)
 
 
 def as_coreset(part: Node, C: float, dtype: Any, info: dict[str, Any]) -> Coreset:
     """Make a coreset of a node's points that have weight."""
     real = part.weight > 0
     known = {"epsilon": 0.0, "change": 0.0, "notes": ()} if part.original else {"epsilon": np.inf, "notes": (OF_PARTS,)}
-    info = {"C": C, "C_data": C, "regulariser": "pinned", "share": float(part.share), "opt": part.opt} | known | info
-    return Coreset(part.x[real].astype(dtype), part.y[real], part.weight[real], info)
+    info = {"C": C, "C_data": C, "regulariser": "pinned", "share": float(part.share)} | known | info
+    return Coreset(part.x[real].astype(dtype), part.y[real], part.weight[real], info | {"lower": part.lower})
 
 
 @transfers
@@ -106,13 +114,11 @@ def join(*parts: Coreset) -> Coreset:
     require(same, f"parts are {made[:4]}, of C {Cs[:4]} and d {ds[:4]}: pinned ones of `coreset` and alike are needed.")
     shares = sum(part.info["share"] for part in parts)
     require(shares < 1 + 1e-6, f"parts have shares of {shares:.6g}: at most 1 in all; pass each share= to `coreset`.")
-    nodes = []
-    for part in parts:
-        x, share = np.asarray(part.x, float), part.info["share"]
-        nodes.append(Node(x, part.y, part.weight, share, np.bool_(False), share * part.info["opt"]))
+    nodes = [Node(np.asarray(of.x, float), of.y, of.weight, of.info["share"], np.bool_(False)) for of in parts]
+    whole = joined(*nodes)._replace(s=sum(part.info["share"] * part.info["lower"] for part in parts))
     info = {name: sum(part.info[name] for part in parts) for name in ("n", "U")}
     info |= {"sampler": parts[0].info["sampler"], "bound": parts[0].info["bound"]}
-    return as_coreset(joined(*nodes), Cs[0], np.result_type(*(part.x.dtype for part in parts)), info)
+    return as_coreset(whole, Cs[0], np.result_type(*(part.x.dtype for part in parts)), info)
 
 
 @checked
@@ -140,9 +146,8 @@ def load_coreset(path: str | os.PathLike[str]) -> Coreset:
     if not {"X", "y", "weight", "info"} <= set(stored):
         raise DataError(f"{os.fspath(path)}: no coreset: its keys are {', '.join(stored)}.")
     info = json.loads(str(stored["info"]))
-    if "kernel" in info:
-        fault = f"a coreset of a machine with {info['kernel']}, by an older version: make it of the kernel's features"
-        raise DataError(f"{os.fspath(path)}: {fault} (`jaxsvm.gram(kernel, x, rank=rank).design`).")
+    if "lower" not in info:
+        raise DataError(f"{os.fspath(path)}: a coreset by an older version, without a lower bound: make it again.")
     return Coreset(stored["X"], stored["y"].astype(float), stored["weight"], info)
 
 
@@ -157,7 +162,6 @@ class StreamState:
         chunks: Chunks reduced so far.
         weight: The weight of their points.
         rows: Points seen.
-        opt: The best lower bound of the optimum so far: later points only raise it.
         dtype: Of the points.
     """
 
@@ -169,7 +173,6 @@ class StreamState:
     chunks: int = 0
     weight: float = 0.0
     rows: int = 0
-    opt: float = 0.0
     dtype: str = "float64"
 
     @property
@@ -180,7 +183,7 @@ class StreamState:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to an npz file (no pickle), whole or not at all."""
         nodes = (self.rest, *self.levels)
-        counts = {name: getattr(self, name) for name in _COUNTS} | {"nodes": len(nodes)}
+        counts = {k: v for k, v in vars(self).items() if k not in ("key", "rest", "levels")} | {"nodes": len(nodes)}
         arrays = {"key": self.key, "counts": np.asarray(json.dumps(counts))}
         for j, node in enumerate(nodes):
             if node is not None:
@@ -203,11 +206,12 @@ class StreamState:
             ]
             state = StreamState(stored["key"], nodes[0], tuple(nodes[1:]), **counts)
             _ = state.base_key(), np.dtype(state.dtype)  # raises for what is neither
-            widths, numbers = set(), [state.chunks, state.weight, state.rows, state.opt]
+            widths, numbers = set(), [state.chunks, state.weight, state.rows]
             for node in filter(None, nodes):
                 if any(map(np.size, node[:3])):
                     as_data(*node[:3])  # refuses what are no points, signs or weights
-                widths, numbers = widths | {node.x.shape[1]}, numbers + [float(number) for number in node[3:]]
+                widths |= {node.x.shape[1]} | {*np.shape(node.pull)}
+                numbers += [float(number) for number in (*node[3:6], np.abs(node.pull).sum())]
             if len(widths) > 1 or not all(0 <= number < np.inf for number in numbers):
                 raise ValueError("it holds widths, counts, shares or bounds that no stream holds")
             return state
@@ -217,9 +221,6 @@ class StreamState:
     def base_key(self) -> Array:
         """Return the base key."""
         return jax.random.wrap_key_data(jax.numpy.asarray(self.key))
-
-
-_COUNTS = ("chunks", "weight", "rows", "opt", "dtype")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,9 +253,7 @@ class Stream:
         Raises:
             InputError: If the configuration cannot be used.
         """
-        require_whole("size", self.size, 2)
         self._plan(self.size)
-        require_positive("C", self.C)
         if self.total_weight is not None:
             require_positive("total_weight", self.total_weight)
         if self.chunk is not None:
@@ -310,9 +309,8 @@ class Stream:
         whole = joined(*filter(None, state.levels), *([bounded(rest, self.C)] if rest.share > 0 else []))
         if m is not None and (whole.weight > 0).sum() > m:
             key = jax.random.fold_in(state.base_key(), 2**31 - 1)
-            whole = reduced(whole, self.C, key, self._plan(m), state.opt)
-        info = {"n": state.rows, "U": weight, "sampler": self.sampler, "bound": self.bound}
-        info |= {"chunks": state.chunks, "opt": max(state.opt, whole.opt)}
+            whole = reduced(whole, self.C, key, self._plan(m), whole.lower)
+        info = {"n": state.rows, "U": weight, "sampler": self.sampler, "bound": self.bound, "chunks": state.chunks}
         return as_coreset(whole, self.C, state.dtype, info)
 
     def size_for(self, n: int, epsilon: float, delta: float, total: float, features: int) -> int:
@@ -327,7 +325,7 @@ class Stream:
         return sample_size(total, epsilon / (2 * levels), delta / (2 * chunks), features=features)
 
     def _plan(self, m: int) -> Plan:
-        return node_plan(m, self.sampler, self.bound, self.clusters)
+        return node_plan(self.C, m, self.sampler, self.bound, self.clusters)
 
     def _shared(self, state: StreamState, part: Node) -> Node:
         """Return the next points with their share; without a total weight, it is that of the next power of two."""
@@ -340,19 +338,19 @@ class Stream:
     def _carry(self, state: StreamState, chunk: Node) -> StreamState:
         """Reduce a chunk; join and reduce as long as its level is taken."""
         plan, node = self._plan(self.size), self._shared(state, chunk)
-        opt, levels, j = state.opt, list(state.levels), 0
+        levels, j = list(state.levels), 0
+        floor = joined(*before).lower if (before := [*filter(None, levels)]) else 0.0
 
         def key(level: int) -> Array:
             """Return the key of a node by its place alone: where and when it is computed does not matter."""
             return jax.random.fold_in(jax.random.fold_in(state.base_key(), level), state.chunks)
 
         if node.share > 0:
-            node = reduced(node, self.C, key(0), plan, opt)
+            node = reduced(node, self.C, key(0), plan, floor)
             while j < len(levels) and (below := levels[j]) is not None:
                 levels[j], j = None, j + 1
-                node = reduced(joined(below, node), self.C, key(j), plan, opt)
+                node = reduced(joined(below, node), self.C, key(j), plan, floor)
             levels = levels + [None] * (j + 1 - len(levels))
             levels[j] = node
-            opt = max(opt, joined(*filter(None, levels)).opt)
         more = {"weight": state.weight + float(chunk.weight.sum()), "chunks": state.chunks + 1}
-        return dataclasses.replace(state, levels=tuple(levels), opt=opt, **more)
+        return dataclasses.replace(state, levels=tuple(levels), **more)

@@ -30,8 +30,8 @@ from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import Solver
 
 OF_PARTS = (
-    "it is made of coresets of parts, or of rows drawn of all, and no error below 1 is known for it. `opt` is a proven "
-    "lower bound of the optimum: one pass over the data (`coresets.evaluate`) shows how good its machine is."
+    "it is made of coresets of parts, or of rows drawn of all, and no error below 1 is known for it. `lower` is a "
+    "proven lower bound of the optimum: one pass over the data (`coresets.certify`) shows how good its machine is."
 )
 
 
@@ -53,7 +53,7 @@ class Coreset:
         y: Signs, `(m,)`, float64.
         weight: Weights, `(m,)`, positive, float64.
         info: How it was made: `C` (to be used in a fit), `C_data` (of the objective that it stands for; also any
-            smaller one), `total` (the sum of the sensitivity bounds), `opt` (a lower bound of the optimum), `gap`,
+            smaller one), `total` (the sum of the sensitivity bounds), `lower` (of the optimum at `C_data`), `gap`,
             `cells`, `share` (of the regulariser: 1 but for parts), `regulariser`, `sampler`, `bound`, `n`, `U`
             (points and weight that it stands for), `m` (draws), `index` (rows, if its points came from one array),
             `change` (the largest relative change of a weight by calibration), `notes` (warnings) and `epsilon` (the
@@ -102,7 +102,7 @@ class Coreset:
     def fit(self, solver: Solver | None = None, C: float | None = None, bias: str = "free") -> Fit:
         """Fit the coreset by a solver; None: by `InteriorPoint`. C and bias are those of `problem`.
 
-        The certificate is that of the problem on these points. Of the data `info["opt"]` bounds the optimum from below.
+        The certificate is that of the problem on these points. `coresets.certify` makes one of all the data.
         """
         problem = self.problem(C, bias)
         if solver is None:

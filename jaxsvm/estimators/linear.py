@@ -13,7 +13,7 @@ from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from jaxsvm.coresets import coreset
+from jaxsvm.coresets import certify, coreset
 from jaxsvm.estimators.base import LinearEstimator
 from jaxsvm.estimators.kernel_values import padded_rows
 from jaxsvm.estimators.machines import Progress, one_thread, weighted_problem
@@ -106,8 +106,7 @@ class LinearSVC(SparseCoefMixin, LinearEstimator):
                         points = X if sp.issparse(X) else padded_rows(padded_columns(X), size_class(n))
                         operator = gram_of(Linear(), points)
                     problem = weighted_problem(operator, y, weight, self.C, self.loss, "none")
-                    how = self.tol if self.solver is None else self.solver
-                    found = solve_by_driver(problem, how, callback=progress.callback)
+                    found = solve_by_driver(problem, self.solver or self.tol, callback=progress.callback)
                     coef = np.asarray(X.T @ found.dual_coef[:n]).ravel()
                 solved.append(progress.ended(found))
                 w.append(coef)
@@ -148,17 +147,17 @@ class CoresetSVC(LinearEstimator):
     """A linear hinge SVM with a free bias, trained on a coreset: a few weighted samples.
 
     `min |w|^2 / 2 + C sum_i max(0, 1 - y_i f(x_i))`, each class against the rest, each on its own coreset
-    (`jaxsvm.coresets.coreset`). The certificate is that of the problem of the coreset.
+    (`jaxsvm.coresets.coreset`), and certified on all samples (`jaxsvm.coresets.certify`).
 
     Args:
         C: The cost of a unit of slack, > 0.
         m: The number of points of a coreset, >= 2; ten times d is a good size.
-        tol: The relative duality gap of the fit to the coreset, > 0.
+        tol: The relative duality gap of the fit to the coreset, > 0, which `fit_status_` is about.
         random_state: The seed of the draws.
 
     Attributes:
         coreset_sizes_: The number of points of each coreset.
-        certificate_: Primal value, dual value and relative gap of each class, on its coreset.
+        certificate_: Primal value, lower bound of the optimum and relative gap of each class, on all samples.
 
     All other parameters and attributes are those of `LinearSVC`.
     """
@@ -186,13 +185,14 @@ class CoresetSVC(LinearEstimator):
         self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int, progress: Progress
     ) -> tuple[Solved, np.ndarray, int]:
         """Return the solution on a coreset, its weights, and the size of the coreset: all samples if they are few."""
-        C = float(self.C)
+        C, rows, lower = float(self.C), (x, y, weight), None
         if self.m < len(y):
             small = coreset(x, y, C, int(self.m), seed, sample_weight=weight)
-            x, y, weight, C = np.asarray(small.x), np.asarray(small.y), np.asarray(small.weight), small.C
+            x, y, weight, lower = small.x, small.y, small.weight, small.info["lower"]
         n = len(y)
         with jax.enable_x64(True):
-            operator = gram_of(Linear(), padded_rows(x, size_class(n)))
-            problem = weighted_problem(operator, y, weight, C, "hinge", "free")
+            problem = weighted_problem(gram_of(Linear(), padded_rows(x, size_class(n))), y, weight, C, "hinge", "free")
             solution = progress.ended(solve_by_driver(problem, self.tol, callback=progress.callback))
-        return solution, x.T @ solution.dual_coef[:n], n
+        w = x.T @ solution.dual_coef[:n]
+        known = {} if lower is None else {"certificate": certify((w, solution.bias), rows, lower, C=C)}
+        return solution._replace(**known), w, n
