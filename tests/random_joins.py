@@ -4,6 +4,7 @@ What is compared with is SQL alone: the join by the database's own `=`, its rows
 """
 
 import dataclasses
+import tempfile
 
 import numpy as np
 
@@ -223,7 +224,11 @@ def agree(join, want, label, weight, source):
     np.testing.assert_allclose(join.size, weight.sum(), rtol=1e-12 * bool((weight % 1).any()), err_msg=source)
     names, moments = join.feature_names, join.moments()
     extra = set(names) - set(want)  # levels of rows of weight 0
-    assert set(want) <= set(names) and (not extra or (join.optional and not weight.all())), (source, names, list(want))
+    assert set(want) <= set(names) and (not extra or (join.schema.optional and not weight.all())), (
+        source,
+        names,
+        list(want),
+    )
     want = want | dict.fromkeys(extra, np.zeros(len(label)))
     x = np.stack([want[name] for name in names], axis=1)
     live, y = weight > 0, signs(join, label)
@@ -287,8 +292,23 @@ def judged(seed: int, forms: int = 2) -> dict[str, str]:
             np.testing.assert_allclose(found, scores, rtol=0, atol=near, err_msg=f"{seed} {form} to_sql")
         rows = joined(db, schema, nan_is_null)
         here = np.sort(fit.decision_function(rows))
+        assert_kept(fit, rows)
         np.testing.assert_allclose(here, scores, rtol=0, atol=near, err_msg=f"{seed} {form} decision_function")
     return out
+
+
+def assert_kept(fit, rows):
+    """A file keeps what scores: here and as a query; labels that JSON does not hold are refused by name."""
+    with tempfile.TemporaryDirectory() as place:
+        path = f"{place}/model.json"
+        try:
+            fit.save(path)
+        except InputError as error:
+            assert "which JSON does not hold" in str(error) and type(fit.classes.tolist()[0]) not in (str, int, bool)
+            return
+        kept = relational.load(path)
+    assert kept.to_sql(score="s9") == fit.to_sql(score="s9") and kept.classes.tolist() == fit.classes.tolist()
+    np.testing.assert_array_equal(kept.decision_function(rows), fit.decision_function(rows))
 
 
 def joined(db, schema, nan_is_null):

@@ -329,6 +329,15 @@ def test_two_large_categories_are_solved_by_products_with_their_rows():
     np.testing.assert_allclose(F, float(fit.certificate.primal), rtol=1e-9)
 
 
+def test_a_rare_label_of_a_large_join_is_counted_by_merges():
+    """20 of 2,000 facts are positive, each in 1,000 of 2e6 rows: "auto" looks at pairs of tables, not at rows."""
+    rng, n = np.random.default_rng(0), 2000
+    tables = {"f": {"k": np.zeros(n, int), "x": rng.normal(size=n), "y": np.where(np.arange(n) < 20, 1, -1)},
+              "d": {"k": np.zeros(1000, int), "z": rng.normal(size=1000)}}  # fmt: skip
+    fit = relational.fit(relational.Join(tables, ("f", "y")), 1e-4, max_steps=10)
+    assert fit.status == jaxsvm.Status.CONVERGED and fit.engine.startswith("merge")
+
+
 def test_samples_are_uniform():
     join = relational.Join(tables_of(PATH, n=7, keys=2), ("T1", "y"))
     draws = 40_000

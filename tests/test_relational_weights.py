@@ -118,7 +118,7 @@ def test_rows_that_may_be_absent_are_those_of_left_join(db, optional):
     how = ("LEFT " * ("shop" in optional), "LEFT ")
     tables = f"sale {how[0]}JOIN shop ON sale.shop = shop.shop {how[1]}JOIN town ON shop.town = town.town"
     rows = db.sql(f"SELECT x, z, u, lies, sale.w * COALESCE(trust, 1), late = 'yes' FROM {tables}").fetchall()
-    assert join.optional == {"town", *optional} and sum(row[2] is None for row in rows) > 5
+    assert set(join.schema.optional) == {"town", *optional} and sum(row[2] is None for row in rows) > 5
     fill = [block.fill for block in join.blocks]  # of rows that join, also with what is absent
     of = "AVG(z) FROM shop WHERE EXISTS (FROM sale WHERE sale.shop = shop.shop AND w > 0)"
     weighed = "" if "shop" in optional else " AND trust > 0"
@@ -139,16 +139,16 @@ def test_rows_that_may_be_absent_are_those_of_left_join(db, optional):
     scores = np.sort(x @ fit.coef + fit.intercept)
     found = np.sort(db.sql(f"SELECT score FROM ({fit.to_sql()})").fetchnumpy()["score"])
     np.testing.assert_allclose(found, scores, atol=1e-12)
-    assert fit.to_sql().count("LEFT JOIN") == len(join.optional)
+    assert fit.to_sql().count("LEFT JOIN") == len(join.schema.optional)
     columns = zip(("x", "z", "u", "lies"), zip(*(row[:4] for row in rows), strict=True), strict=False)
     np.testing.assert_allclose(np.sort(fit.decision_function({c: list(of) for c, of in columns})), scores, atol=1e-12)
-    assert all((rows == -1).any() == (name in join.optional) for name, rows in zip(join.names, relational.Join(
+    assert all((rows == -1).any() == (name in join.schema.optional) for name, rows in zip(join.names, relational.Join(
         {name: db.sql(f"FROM {name}").to_arrow_table() for name in join.names}, ("sale", "late"), **options
     ).rows, strict=True))  # fmt: skip
     whose = {"shop": "sale", "town": "shop"}
     notes = [f"{whose[name]}: " in note and f"no partner in {name}, whose features are missing" in note
-             for note in join.notes for name in join.optional]  # fmt: skip
-    assert sum(notes) == len(join.optional)
+             for note in join.notes for name in join.schema.optional]  # fmt: skip
+    assert sum(notes) == len(join.schema.optional)
 
 
 def test_a_key_of_three_tables_is_that_of_the_table_nearest_to_the_label():

@@ -43,7 +43,7 @@ def fit_join(
             database, names, (fact, label), keys=keys or None, missing=missing, positive=positive
         )
         if sql is not None:
-            require_free(join, score)
+            require_free(join.schema, score)
         lam = 1e-3 if lam is None and C is None else lam
         with progress_bar("relational", max_steps) as bar:
             fitted = jaxsvm.relational.fit(

@@ -11,7 +11,7 @@ the size of the tables only.
 """
 
 from jaxsvm.relational.descent.design import Design, design
-from jaxsvm.relational.descent.fit import RelationalFit, Stability, fit, fit_path, stability
+from jaxsvm.relational.descent.fit import RelationalFit, Scorer, Stability, fit, fit_path, load, stability
 from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, gradient_interval, pseudo_gradient
 from jaxsvm.relational.schema.join import Join, Moments, Sample, from_database, sample
 
@@ -22,6 +22,7 @@ __all__ = [
     "PseudoGradient",
     "RelationalFit",
     "Sample",
+    "Scorer",
     "Stability",
     "design",
     "far_counts",
@@ -29,6 +30,7 @@ __all__ = [
     "fit_path",
     "from_database",
     "gradient_interval",
+    "load",
     "pseudo_gradient",
     "sample",
     "stability",

@@ -30,25 +30,16 @@ MOST_ROWS = 1 << 27  # merged rows of a join for which vectors are formed
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Design(OfChunks):
-    """The rows of a join, as a problem needs them.
-
-    Attributes:
-        join: The join.
-        place: The row of each table of each distinct row of the join, `(N,)` each.
-        y: Signs, `(N,)`.
-        weight: The number of equal rows of the join that each row stands for, `(N,)`: `sample_weight`.
-        names: Names of the coefficients.
-        classes: The two labels.
-    """
+    """The rows of a join, as a problem needs them, equal ones once."""
 
     __repr__ = in_a_line
 
     join: Join
-    place: list[np.ndarray]
-    y: np.ndarray
-    weight: np.ndarray
-    names: list[str]
-    classes: tuple[Any, ...]
+    place: list[np.ndarray]  # the row of each table of each distinct row of the join, `(N,)` each
+    y: np.ndarray  # signs, `(N,)`
+    weight: np.ndarray  # the number (weight) of equal rows that each row stands for, `(N,)`: `sample_weight`
+    names: list[str]  # of the coefficients
+    classes: tuple[Any, ...]  # the two labels
 
     @property
     def n(self) -> int:

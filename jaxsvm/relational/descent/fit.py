@@ -16,10 +16,12 @@ Every result has D and P, `D <= F* <= F(beta) <= P`, from the same sums, with no
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -28,57 +30,43 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.designs.descent import Lane
-from jaxsvm.errors import ConvergenceWarning, InputError, warn
+from jaxsvm.errors import ConvergenceWarning, DataError, InputError, require, warn
 from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small
 from jaxsvm.relational.gradient.engine import engine_for, scores
 from jaxsvm.relational.gradient.far import Engine
 from jaxsvm.relational.schema.join import Join, prepared
 from jaxsvm.relational.tables.columns import DOUBLE, NUMBERS, TableLike, column, declared, numbers, opened
-from jaxsvm.relational.tables.pushdown import compared, in_memory, quoted
+from jaxsvm.relational.tables.pushdown import Schema, compared, in_memory, quoted
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
 from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
+from jaxsvm.runtime.files import write_whole
+
+
+class Term(NamedTuple):
+    """A feature in a score."""
+
+    table: str
+    name: str
+    kind: str  # "number", or that of the values of a category
+    coef: list[float]  # of a number one, unscaled, of a category one for each level
+    levels: list[str | None] | None = None  # of a category, the missing one too
+    fill: float | None = None  # the number that replaces a missing one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RelationalFit:
-    """A linear SVM over a join, which scores in the database, as one query, and joined rows in Python, alike.
+class Scorer:
+    """A decision function of rows of a join: in the database, as one query, and of joined rows in Python, alike.
 
     A level that training did not see adds nothing. A missing number counts as its mean if training imputed, else the
     score is NULL (NaN). Numbers count as doubles.
-
-    Attributes:
-        coef: Coefficients of the unscaled features, `(d,)`, in the order of `feature_names`.
-        intercept: The constant.
-        beta: Coefficients of the scaled features and the constant, in the order of `join.feature_names`.
-        certificate: Primal, dual and relative gap of F.
-        status: How the fit ended.
-        steps: Number of evaluations.
-        engine: The engine, and why it was chosen.
-        seconds: Duration of the fit.
-        history: `(k, 3)`: D, P and the estimate of F after each step, of one or more evaluations.
-        join: The scaled join.
-        descent: Its rows and planes.
-        lam: The strength of the regulariser.
-        feature_names: Names of `coef`.
-        loss: "hinge" or "squared_hinge".
     """
 
-    coef: np.ndarray
+    terms: list[Term]  # the features
     intercept: float
-    beta: np.ndarray
-    certificate: Certificate
-    status: StatusCode
-    steps: int
-    engine: str
-    seconds: float
-    history: np.ndarray
-    join: Join
-    descent: Descent
-    lam: float
-    feature_names: list[str]
-    loss: str = "hinge"
+    classes: np.ndarray  # the labels of negative and of positive scores
+    schema: Schema
 
     def to_sql(self, tables: dict[str, str] | None = None, score: str = "score") -> str:
         """Write the query whose column `score` is the decision function of every row of the join.
@@ -93,25 +81,21 @@ class RelationalFit:
         Returns:
             `SELECT fact.*, score FROM ...`, standard SQL; positive scores are of `classes[1]`.
         """
-        join, names = self.join, self.join.names
-        require_free(join, score)
-        terms = [_number(self.intercept)]
-        for table, name, coef, part, _ in self._features():
-            terms.append(_term(f"{quoted(table)}.{quoted(name)}", coef, part))
-        sources = {name: quoted(name) for name in names} | self.join.sources | (tables or {})
-        hub = join.tree.label
-        clauses = [f"{sources[names[hub]]} AS {quoted(names[hub])}"]
-        for i, j in join.tree.outward:
-            pair = (names[i], names[j])
+        schema = self.schema
+        require_free(schema, score)
+        terms = [_number(self.intercept), *(_term(f"{quoted(of.table)}.{quoted(of.name)}", of) for of in self.terms)]
+        sources = {name: quoted(name) for name in schema.named} | schema.sources | (tables or {})
+        clauses = [f"{sources[schema.label]} AS {quoted(schema.label)}"]
+        for pair in schema.edges:
             tests = [
-                " = ".join(compared(f"{quoted(n)}.{quoted(owners[n])}", join.casts.get(key)) for n in pair)
-                for key, owners in join.keys.items()
+                " = ".join(compared(f"{quoted(n)}.{quoted(owners[n])}", schema.casts.get(key)) for n in pair)
+                for key, owners in schema.keys.items()
                 if set(pair) <= set(owners)
             ]
-            how = "LEFT JOIN" if names[j] in join.optional else "JOIN"
-            clauses.append(f"{how} {sources[names[j]]} AS {quoted(names[j])} ON {' AND '.join(tests) or 'TRUE'}")
+            how, new = "LEFT JOIN" if pair[1] in schema.optional else "JOIN", pair[1]
+            clauses.append(f"{how} {sources[new]} AS {quoted(new)} ON {' AND '.join(tests) or 'TRUE'}")
         body = "\n    + ".join(terms)
-        return f"SELECT {quoted(names[hub])}.*,\n    {body} AS {quoted(score)}\nFROM " + "\n".join(clauses)
+        return f"SELECT {quoted(schema.label)}.*,\n    {body} AS {quoted(score)}\nFROM " + "\n".join(clauses)
 
     def decision_function(self, rows: TableLike) -> np.ndarray:
         """Return the scores of joined rows, `(k,)`: NaN where a number is missing that never was in training.
@@ -125,14 +109,15 @@ class RelationalFit:
         """
         given = opened("rows", rows)
         whole, plain = defaultdict(dict), defaultdict(dict)
-        equal = {column: key for key, owners in self.join.keys.items() for column in owners.items()
-                 if column[0] not in self.join.optional}  # those of a key  # fmt: skip
-        for table, names in zip(self.join.names, self.join.named, strict=True):
+        equal = {column: key for key, owners in self.schema.keys.items() for column in owners.items()
+                 if column[0] not in self.schema.optional}  # those of a key  # fmt: skip
+        for table, names in self.schema.named.items():
             for name in names:
                 whole[f"{table}.{name}"][table, name] = f"{table}.{name}"
                 plain[name].setdefault(equal.get((table, name), (table, name)), f"{table}.{name}")
         values, terms = {}, []
-        for table, name, coef, part, kind in self._features():
+        for term in self.terms:
+            table, name = term[:2]
             wanted = f"{table}.{name}" if f"{table}.{name}" in given.names else name
             if wanted not in given.names:
                 raise InputError(f"rows has no column {name} or {table}.{name}: every feature is needed.")
@@ -142,7 +127,7 @@ class RelationalFit:
                 raise InputError(f"rows has a column {wanted}, which could be {which}: call each by its whole name.")
             at = f"c{len(terms)}"
             values[at] = column("rows", given, wanted)
-            terms.append((f"rows.{wanted}", kind, f"{_term(at, coef, part)} AS {at}"))
+            terms.append((f"rows.{wanted}", term.kind, f"{_term(at, term)} AS {at}"))
         if not terms:
             raise InputError("the model has no features: every score is its intercept.")
         with in_memory({"given": values}) as database:
@@ -165,7 +150,60 @@ class RelationalFit:
         unknown = np.isnan(scores)
         if unknown.any():
             raise InputError(f"rows has {unknown.sum()} row(s) without a number, the first is row {unknown.argmax()}.")
-        return self.join.classes[(scores >= 0).astype(int)]
+        return self.classes[(scores >= 0).astype(int)]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what scores, in JSON: `relational.load` reads it where there is neither a database nor the join.
+
+        Raises:
+            InputError: If labels are neither texts, numbers nor booleans.
+            OSError: If the file cannot be written.
+        """
+        classes = self.classes.tolist()
+        if not all(isinstance(label, str | int | float) for label in classes):
+            raise InputError(f"classes are {classes}, which JSON does not hold: make texts of the labels.")
+        parts = {"format": FORMAT, "intercept": self.intercept, "classes": classes, "schema": self.schema._asdict()}
+        text = json.dumps(parts | {"terms": [term._asdict() for term in self.terms]}, indent=1)
+        write_whole(lambda file: file.write(text.encode()), path)
+
+
+FORMAT = "jaxsvm-relational-1"
+
+
+def load(path: str | os.PathLike[str]) -> Scorer:
+    """Read what `RelationalFit.save` wrote; a query of `to_sql` is to be trusted as much as the file is.
+
+    Raises:
+        DataError: If it cannot be read, or is no such file.
+    """
+    try:
+        with open(path, "rb") as file:
+            found = json.load(file)
+        require(found.pop("format") == FORMAT, f"its format is not {FORMAT}")
+        terms, schema, classes = [Term(**term) for term in found["terms"]], Schema(**found["schema"]), found["classes"]
+        labels = np.array(classes, object if type(classes[0]) is not type(classes[1]) else None)
+        return Scorer(terms, float(found["intercept"]), labels, schema)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise DataError(f"{os.fspath(path)}: no model of a join: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RelationalFit(Scorer):
+    """A linear SVM over a join, which scores as `Scorer` does."""
+
+    coef: np.ndarray  # coefficients of the unscaled features, `(d,)`, in the order of `feature_names`
+    beta: np.ndarray  # those of the scaled features and the constant, in the order of `join.feature_names`
+    certificate: Certificate  # primal, dual and relative gap of F
+    status: StatusCode  # how the fit ended
+    steps: int  # number of evaluations
+    engine: str  # the engine, and why it was chosen
+    seconds: float  # duration of the fit
+    history: np.ndarray  # `(k, 3)`: D, P and the estimate of F after each step, of one or more evaluations
+    join: Join  # the scaled join
+    descent: Descent  # its rows and planes
+    lam: float  # the strength of the regulariser
+    feature_names: list[str]  # names of `coef`
+    loss: str = "hinge"  # or "squared_hinge"
 
     def margins(self, at: ArrayLike) -> np.ndarray:
         """Return the share of the joined rows whose margin, `y f(x)`, is at most each threshold `at`, `(k,)`.
@@ -176,42 +214,31 @@ class RelationalFit:
         far = [counter(scores(self.join, self.beta), float(tau)).counts for tau in np.ravel(at)]
         return np.array([sum(part[label].sum() for part in parts) for parts in far]) / float(self.join.size)
 
-    def _features(self) -> Iterator[tuple[str, str, Any, Any, str]]:
-        """Yield table, name, coefficients, the fill of a number or the levels of a category, and the kind of each."""
-        at = 0
-        for table, block in zip(self.join.names, self.join.blocks, strict=True):
-            parts = [(n, 1, float(fill)) for n, fill in zip(block.names, block.fill, strict=True) if n is not None]
-            parts += [(name, len(levels), levels) for name, levels in block.categories.items()]
-            for name, many, part in parts:
-                yield table, name, self.coef[at : at + many], part, block.kinds.get(name, "number")
-                at += many
-
     def __repr__(self) -> str:
         P, D, gap = (float(part) for part in self.certificate)
         interval = f"F* in [{D:.6g}, {P:.6g}], gap {gap:.1e}"
         return f"RelationalFit({self.status.name}, {interval}, {self.steps} evaluations, {self.engine})"
 
 
-def require_free(join: Join, score: str) -> None:
+def require_free(schema: Schema, score: str) -> None:
     """Refuse a name of the scores that a column of the label's table has: a query of it would read that column."""
     if not (isinstance(score, str) and score):
         raise InputError(f"score is {score!r}: the name of a column is needed.")
-    table = join.names[join.tree.label]
-    if score.lower() in map(str.lower, join.named[join.tree.label]):
-        raise InputError(f"score is {score!r}, a column of {table} as well: give the scores another name.")
+    if score.lower() in map(str.lower, schema.named[schema.label]):
+        raise InputError(f"score is {score!r}, a column of {schema.label} as well: give the scores another name.")
 
 
-def _term(value: str, coef: Any, part: Any) -> str:
+def _term(value: str, term: Term) -> str:
     """Write the summand of a feature, whose value is `value`."""
-    if not isinstance(part, float):
-        texts = [level if level is None else level.replace("'", "''") for level in part]
+    if term.levels is not None:
+        texts = [level if level is None else level.replace("'", "''") for level in term.levels]
         tests = [f"{value} IS NULL" if c is None else f"CAST({value} AS VARCHAR) = '{c}'" for c in texts]
-        cases = [f"WHEN {test} THEN {_number(c)}" for test, c in zip(tests, coef, strict=True)]
+        cases = [f"WHEN {test} THEN {_number(c)}" for test, c in zip(tests, term.coef, strict=True)]
         return f"CASE {' '.join(cases)} ELSE 0 END"
     value = compared(value, DOUBLE)
-    if not np.isnan(part):
-        value = f"COALESCE(NULLIF({value}, CAST('NaN' AS {DOUBLE})), {_number(part)})"
-    return f"{_number(coef[0])} * {value}"
+    if term.fill is not None:
+        value = f"COALESCE(NULLIF({value}, CAST('NaN' AS {DOUBLE})), {_number(term.fill)})"
+    return f"{_number(term.coef[0])} * {value}"
 
 
 ALIKE = {"number": NUMBERS, "text": ("text", "uuid"), "uuid": ("text", "uuid")}
@@ -222,10 +249,6 @@ def _number(value: Any) -> str:
     """Write a double as SQL; a literal without an exponent would be a decimal."""
     text = repr(float(value))
     return f"({text})" if "e" in text else f"({text}e0)"
-
-
-METHODS = ("bundle", "paper", "averaged")
-LOSSES = ("hinge", "squared_hinge")
 
 
 @transfers
@@ -266,8 +289,8 @@ def fit(
             require_positive(name, value)
     require_whole("max_steps", max_steps, 1)
     require_seconds(max_seconds)
-    for name, value, choices in (("method", method, METHODS), ("loss", loss, LOSSES)):
-        require_one_of(name, value, choices)
+    require_one_of("method", method, ("bundle", "paper", "averaged"))
+    require_one_of("loss", loss, ("hinge", "squared_hinge"))
     if loss != "hinge" and method != "bundle":
         raise InputError(f"method is {method!r}, which is for the hinge: leave it out for loss={loss!r}.")
     if delta is not None and (delta > 1 or method != "paper"):
@@ -335,17 +358,23 @@ def result_of(join: Join, descent: Descent, lam: float, tol: float, why: str, st
     certificate, best = descent.certificate(), descent.lane.best[:-1]
     ended = Status.INTERRUPTED if descent.stopped else Status.MAX_STEPS if descent.going else Status.STALLED
     code = StatusCode(verdict(certificate, tol, finite=descent.finite, definite=True, otherwise=ended))
-    coef, constant = [], 0.0
-    for block, part in zip(join.blocks, join.split(best), strict=True):
-        p = len(block.names)
-        numbers = part[:p] / block.scale
+    terms, constant = [], 0.0
+    for table, block, part in zip(join.names, join.blocks, join.split(best), strict=True):
+        at = len(block.names)
+        numbers = part[:at] / block.scale
         constant -= float(numbers @ block.mean)
-        real = np.array([name is not None for name in block.names], bool)
-        constant += float(numbers[~real].sum())
-        coef += [numbers[real], part[p:]]
+        for name, value, fill in zip(block.names, numbers.tolist(), block.fill.tolist(), strict=True):
+            if name is None:
+                constant += value
+            else:
+                terms.append(Term(table, name, "number", [value], None, None if np.isnan(fill) else fill))
+        for name, levels in block.categories.items():
+            terms.append(Term(table, name, block.kinds[name], part[at : at + len(levels)].tolist(), levels))
+            at += len(levels)
+    coef = np.array([c for term in terms for c in term.coef])
     names = [name for name in join.feature_names if name != "(intercept)"]
     return RelationalFit(
-        np.concatenate(coef), constant, best, certificate, code, descent.taken, why,
+        terms, constant, join.classes, join.schema, coef, best, certificate, code, descent.taken, why,
         time.monotonic() - started, np.array(descent.history).reshape(-1, 3), join, descent, lam, names,
         "squared_hinge" if descent.lane.square else "hinge",
     )  # fmt: skip
@@ -355,18 +384,11 @@ def warn_of_uncertified(fits: list[RelationalFit]) -> None:
     """Warn once of the fits over joins that are not certified."""
     failed = [fitted for fitted in fits if fitted.status != Status.CONVERGED]
     if failed:
-        gap, status = max(float(fitted.certificate.relative_gap) for fitted in failed), failed[0].status.name
-        scale = "Scale the numbers (scale='standard')"
-        easier = f"{scale}, take a larger lam (a smaller C), another engine or a larger tol"
-        further = {
-            "MAX_STEPS": f"{easier}; or more `max_steps`, or `designs.fit` of `relational.design(join)`.",
-            "STALLED": f"{easier}.",
-            "INTERRUPTED": "Allow more time.",
-            "NOT_FINITE": f"{scale}.",
-        }[status]
+        gap = max(float(fitted.certificate.relative_gap) for fitted in failed)
         warn(
-            f"{len(failed)} of {len(fits)} fits over a join ended as {status}, with a relative gap of up to {gap:.2g}. "
-            f"{further}",
+            f"{len(failed)} of {len(fits)} fits over a join ended as {failed[0].status.name}, with a relative gap of "
+            f"up to {gap:.2g}. Scale the numbers (scale='standard'), take a larger lam (a smaller C), another engine, "
+            "a larger tol, more `max_steps`, more time, or `designs.fit` of `relational.design(join)`.",
             ConvergenceWarning,
         )
 

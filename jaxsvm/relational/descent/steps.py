@@ -36,8 +36,6 @@ LARGEST_SYSTEM = 1000  # order of a dense system, from which on conjugate gradie
 class Formed:
     """Rows of a join with their features, dense or sparse: all of them, or drawn ones."""
 
-    name = "formed"
-
     def __init__(self, X: Any, y: np.ndarray, weight: np.ndarray) -> None:
         """Take features, `(n, d)`, signs, `(n,)`, and weights, `(n,)`."""
         self.X, self.y, self.share = X, y, weight / weight.sum()
@@ -87,8 +85,7 @@ class Formed:
             H: Any = np.eye(d)
             for part in parts:
                 X = self.X[part]
-                square = X.T @ (X * D[part, None])
-                H += square if isinstance(square, np.ndarray) else square.toarray()
+                H = H + X.T @ (X * D[part, None])
             scale, ridge = 1 / np.sqrt(np.diagonal(H)), RIDGE * d * np.eye(d)  # I may be lost in what is added to it
             return np.append(scale * np.linalg.solve(H * scale * scale[:, None] + ridge, scale * b[:-1]), 0.0)
         X = self.X if isinstance(self.X, csr_array) else csr_array(self.X)
@@ -119,7 +116,7 @@ class Counted:
 
     def __init__(self, join: Any, engine: Engine) -> None:
         """Take a scaled join."""
-        self.join, self.engine, self.name = join, engine, engine.name
+        self.join, self.engine = join, engine
 
     @cached_property
     def few(self) -> Formed:

@@ -38,11 +38,8 @@ class MergeEngine(Engine):
         self.hub = int(np.argmax([len(small.neighbours(i)) for i in range(small.m)]))
         # The first neighbour makes fewer pairs with the hub; the other one is searched.
         self.near = sorted(small.neighbours(self.hub), key=lambda k: small.pairs(self.hub, k))
-
-    @property
-    def pairs(self) -> int:
-        """Return the number of binary searches for each call and label."""
-        return self.tree.pairs(self.hub, self.near[0]) if len(self.near) == 2 else len(self.tree.weight[self.hub])
+        two = len(self.near) == 2
+        self.pairs = small.pairs(self.hub, self.near[0]) if two else len(small.weight[self.hub])  # searches a label
 
     def count(
         self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float

@@ -58,21 +58,23 @@ class SketchEngine(Engine):
         totals = counting.messages(tree, tree.weight)
         self.near = {i: sorted(tree.neighbours(i), key=lambda k, i=i: totals[k, i].max()) for i in range(tree.m)}
         self.steps, self.products, self.through = self._program()
-        self.sizes = {name: total.max() for name, total in self._totals(tree.weight).items()}
+        sizes = {name: total.max() for name, total in self._totals(tree.weight).items()}
         self.totals = [self._totals(counting.masked(tree, sign)) for sign in (0, 1)]
         # A compression of groups that stay exact costs no accuracy.
-        self.free = {name for name, size in self.sizes.items() if size <= 2 / eps}
-        self.exponent = self._exponent()
+        self.free = {name for name, size in sizes.items() if size <= 2 / eps}
+        lost: dict[str, int] = {"": 0}  # how often a factor `1 + eps_0` is lost at most
+        for step in self.steps:
+            lost[step.name] = sum(lost[name] for name in step.sources) + (step.name not in self.free)
+        self.exponent = max(lost[a] + lost[b] for a, b in self.through)  # in any count
         self.eps0 = (1 + eps) ** (1 / max(self.exponent, 1)) - 1
-        self.grid = {step.name: self._grid(step.name) for step in self.steps}  # the last ranks of cells
+        self.grid = {  # the last ranks of cells
+            name: np.arange(1.0, size + 1) if name in self.free else rank_grid(self.eps0, size)
+            for name, size in sizes.items()
+        }
         width = {name: len(last) for name, last in self.grid.items()} | {"": 1}
         self.chunks = [{step.name: self._chunks(step, width, sign) for step in self.steps} for sign in (0, 1)]
         # Rows in chunks for their counts, by the key of their last neighbour:
         self.rows = [{i: self._rows_of(i, width, sign) for i in range(tree.m)} for sign in (0, 1)]
-
-    def _grid(self, name: str) -> np.ndarray:
-        size = self.sizes[name]
-        return np.arange(1.0, size + 1) if name in self.free else rank_grid(self.eps0, size)
 
     def _program(self) -> tuple[list[Step], dict[str, Any], list[tuple[str, str]]]:
         """Return compressions in a valid order; the combinations of each product; the two sketches of each count."""
@@ -116,23 +118,13 @@ class SketchEngine(Engine):
                 total[step.name] = total[step.sources[0]][one] * total[step.sources[1]][two]
         return total
 
-    def _exponent(self) -> int:
-        """Return how often a factor `1 + eps_0` is lost at most, in any count."""
-        lost: dict[str, int] = {"": 0}
-        for step in self.steps:
-            lost[step.name] = sum(lost[name] for name in step.sources) + (step.name not in self.free)
-        return max(lost[a] + lost[b] for a, b in self.through)
-
-    def _live(self, i: int, sign: int) -> np.ndarray:
-        return np.flatnonzero(counting.masked(self.tree, sign)[i] > 0)
-
     def _chunks(self, step: Step, width: dict[str, int], sign: int) -> list[Chunk]:
         """Divide the sketches of a step into chunks of groups of about equal size, so that there is little padding."""
         if step.node < 0:
             kept = max(1, MEASURED.points_per_sort // (width[step.sources[0]] * width[step.sources[1]]))
             out = np.arange(len(self.products[step.name][0]))
             return [(out[begin : begin + kept], None) for begin in range(0, len(out), kept)]
-        i, j, live = step.node, step.to, self._live(step.node, sign)
+        i, j, live = step.node, step.to, np.flatnonzero(counting.masked(self.tree, sign)[step.node])
         n, each = len(self.tree.weight[i]), width[step.sources[0]]
         order, start = grouped(self.tree.kid[i, j][live], self.tree.count[i, j])
         size = np.diff(start)
@@ -152,7 +144,7 @@ class SketchEngine(Engine):
 
     def _rows_of(self, i: int, width: dict[str, int], sign: int) -> list[np.ndarray]:
         """Divide the rows of a node into chunks for its counts."""
-        live = self._live(i, sign)
+        live = np.flatnonzero(counting.masked(self.tree, sign)[i])
         key = self.tree.kid[i, self.near[i][-1]][live] if self.near[i] else np.zeros(len(live), np.int64)
         order = np.argsort(key, kind="stable")
         most = max(1, MEASURED.points_per_sort // (4 * width[self.through[i][0]]))

@@ -2,13 +2,13 @@
 
 A join is a hypergraph: its key attributes are the vertices, its tables the edges. It is acyclic if in some tree over
 the tables those of each attribute are connected; then one pass over it counts the join. GYO (Graham; Yu and Ozsoyoglu
-1979) removes ears until one table is left, or the cyclic core. The tree is a spanning tree of maximum weight, that is
-number of shared attributes (Bernstein and Goodman 1981).
+1979) removes ears, each an edge of the tree, until one table is left, or the cyclic core.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -220,20 +220,26 @@ def _signs(plan: Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray, np.
     return np.where(code == 1, 1.0, -1.0), classes
 
 
-def cyclic_core(tables: Sequence[frozenset[str]]) -> list[int]:
-    """Return the tables that ear removal leaves, given the key attributes of each: none if the join is acyclic."""
-    alive = set(range(len(tables)))
+def ears(tables: Sequence[frozenset[str]], label: int = 0) -> tuple[list[int], list[tuple[int, int]]]:
+    """Remove tables, given by their keys, whose keys that others have are all in one of those; never the label's.
 
-    def is_ear(i: int) -> bool:
-        shared = {a for a in tables[i] if any(a in tables[k] for k in alive - {i})}
-        return any(shared <= tables[w] for w in alive - {i})
-
-    while len(alive) > 1:
-        ear = next((i for i in sorted(alive) if is_ear(i)), None)
-        if ear is None:
-            return sorted(alive)
-        alive.remove(ear)
-    return []
+    Return what is left, the label's table or the cyclic core, and the edges of a join tree from there outwards. Among
+    possible ones those of small degrees: a node's messages cost a product for each neighbour beyond the second.
+    """
+    alive, degree, edges = set(range(len(tables))), [0] * len(tables), []
+    while True:
+        many = Counter(key for k in alive for key in tables[k])
+        found = []
+        for i in alive - {label}:
+            shared = {key for key in tables[i] if many[key] > 1}
+            found += [(degree[w], -degree[i], w != label, -i, w) for w in alive - {i} if shared <= tables[w]]
+        if not found:
+            return sorted(alive), edges[::-1]
+        *_, last, w = min(found)
+        i = -last
+        edges.append((w, i))
+        degree[i], degree[w] = degree[i] + 1, degree[w] + 1
+        alive.remove(i)
 
 
 def join_tree(
@@ -241,34 +247,20 @@ def join_tree(
 ) -> list[tuple[int, int]]:
     """Return the edges of a join tree, `m - 1` pairs of a table and one further from the label's, in this order.
 
-    Among trees of maximum weight, one of small degrees: a node's messages cost a product for each neighbour beyond the
-    second. The label's table is a good hub. Rows of optional tables may be absent: what else has their keys joins
-    before them, and `optional` takes up the tables that join through them alone.
+    Rows of optional tables may be absent: what else has their keys joins before them, and `optional` takes up the
+    tables that join through them alone.
     """
-    core = cyclic_core(tables)
-    if core:
+    core, edges = ears(tables, label)
+    if len(core) > 1:
         parts = "; ".join(f"{names[i]}({', '.join(sorted(tables[i]))})" for i in core)
         raise InputError(
             f"keys make a cyclic join, whose core is {parts}: join some of these tables into one (a view), or leave a "
             "key out."
         )
-    part = list(range(len(tables)))  # the connected part of each table
-    degree = [0] * len(tables)
-    shared = {(i, j): len(tables[i] & tables[j]) for i in range(len(tables)) for j in range(i)}
-    edges: list[tuple[int, int]] = []
-    while len(edges) < len(tables) - 1:
-        i, j = min(shared, key=lambda e: (-shared[e], max(degree[e[0]], degree[e[1]]), label not in e))
-        part = [part[j] if p == part[i] else p for p in part]
-        shared = {edge: many for edge, many in shared.items() if part[edge[0]] != part[edge[1]]}
-        degree[i], degree[j] = degree[i] + 1, degree[j] + 1
-        edges.append((i, j))
     above = {label: label}
-    for i in (reached := [label]):
-        for j in {sum(edge) - i for edge in edges if i in edge} - set(reached):
-            at = i
-            while names[at] in optional and tables[at] & tables[j] <= tables[above[at]]:
-                at = above[at]
-            above[j] = at
-            optional |= {names[j]} if names[at] in optional else set()
-            reached.append(j)
-    return [(above[j], j) for j in reached[1:]]
+    for i, j in edges:
+        while names[i] in optional and tables[i] & tables[j] <= tables[above[i]]:
+            i = above[i]  # noqa: PLW2901
+        above[j] = i
+        optional |= {names[j]} if names[i] in optional else set()
+    return [(i, j) for j, i in above.items() if j != label]

@@ -25,14 +25,12 @@ from jaxsvm.errors import InputError, require_package, require_part
 from jaxsvm.relational.counting import tree as counting
 from jaxsvm.relational.schema.assembly import assembled
 from jaxsvm.relational.tables.columns import column, declared, opened
-from jaxsvm.relational.tables.pushdown import Keys, Plan, connected, in_memory, quoted, roles_in
+from jaxsvm.relational.tables.pushdown import Keys, Plan, Schema, connected, in_memory, quoted, roles_in
 from jaxsvm.runtime.arrays import checked, require_one_of, require_whole
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from ibis.backends import BaseBackend
-
-SCALES = ("none", "max", "standard")
 
 
 class Moments(NamedTuple):
@@ -57,11 +55,7 @@ class Join:
         classes: The labels of the signs -1 and +1.
         tree: The join tree.
         blocks: The features of each table.
-        keys: The attributes of the join.
-        sources: The SQL that stands for a table in FROM, if not its name; `to_sql` uses it.
-        casts: The SQL type in which the database compares an attribute of columns of different types.
-        named: The names of all columns of each table.
-        optional: The tables of which a row may be absent, those that join through them alone too.
+        schema: What a scoring query knows of the tables.
         notes: What was done to the tables: rows that join with nothing, for want of a key or of a partner, and others.
         constant: Whether there is a constant feature.
     """
@@ -117,13 +111,14 @@ class Join:
                 kinds = dict(zip(*database.types(f"FROM {source}"), strict=True))
                 columns[name] = {c: declared(kinds[at], f"t.{at}") for c, at in wanted[name].items()}
             self.assemble(Plan(database, sources, columns, roles, own=True), named, {})
-        self.casts = {}  # whoever asks for a query has tables of other types
+        self.schema = self.schema._replace(casts={})  # whoever asks for a query has tables of other types
 
     def assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
         """Set the attributes: `named` are the columns of each table, `sources` what `to_sql` reads."""
-        self.names, self.keys, self.sources = list(plan.sources), plan.roles.keys, sources
-        self.named, self.optional = list(named.values()), plan.roles.optional
-        self.tree, self.blocks, self.classes, self.rows, self.notes, self.casts = assembled(plan)
+        self.names, roles = list(plan.sources), plan.roles
+        self.tree, self.blocks, self.classes, self.rows, self.notes, casts = assembled(plan)
+        edges = [(self.names[i], self.names[j]) for i, j in self.tree.outward]
+        self.schema = Schema(named, roles.label[0], edges, roles.keys, sorted(roles.optional), sources, casts)
         if not np.isfinite(float(self.size)):
             raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
 
@@ -264,7 +259,7 @@ def prepared(
         InputError: On another scale, or factors that cannot be used.
     """
     require_part("join", join, "moments", "a `relational.Join` is needed")
-    require_one_of("scale", scale, SCALES)
+    require_one_of("scale", scale, ("none", "max", "standard"))
     N, blocks = float(join.size), []
     for i, (given, out) in enumerate(zip(join.blocks, join.counts(), strict=True)):
         number = np.array([name is not None for name in given.names], bool)

@@ -24,6 +24,18 @@ Keys: TypeAlias = "Mapping[tuple[str, str], str | Sequence[str] | Mapping[str, s
 """For pairs of tables the columns that join them: a name, several, or `{column of the first: column of the second}`."""
 
 
+class Schema(NamedTuple):
+    """What a scoring query knows of the tables."""
+
+    named: dict[str, list[str]]  # the names of all columns of each table
+    label: str  # the label's table
+    edges: list[tuple[str, str]]  # pairs of a table and one further from the label's, in this order
+    keys: Attributes  # the attributes of the join
+    optional: list[str]  # the tables of which a row may be absent, those that join through them alone too
+    sources: dict[str, str]  # the SQL that stands for a table in FROM, if not its name
+    casts: dict[str, str]  # the SQL type in which the database compares an attribute of columns of different types
+
+
 class Roles(NamedTuple):
     """The roles of all columns of a join."""
 
