@@ -33,8 +33,7 @@ from jaxsvm.designs.descent import Lane
 from jaxsvm.errors import ConvergenceWarning, DataError, InputError, require, warn
 from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small
-from jaxsvm.relational.gradient.engine import engine_for, scores
-from jaxsvm.relational.gradient.far import Engine
+from jaxsvm.relational.gradient.engine import Engine, engine_for, scores
 from jaxsvm.relational.schema.join import Join, prepared
 from jaxsvm.relational.tables.columns import DOUBLE, NUMBERS, TableLike, column, declared, numbers, opened
 from jaxsvm.relational.tables.pushdown import Schema, compared, in_memory, quoted

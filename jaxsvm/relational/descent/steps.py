@@ -23,8 +23,7 @@ from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
 from jaxsvm.numerics.hinge_program import RIDGE, minimum_by_products
 from jaxsvm.relational.counting.tree import drawn
-from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval
-from jaxsvm.relational.gradient.far import Engine
+from jaxsvm.relational.gradient.engine import Engine, PseudoGradient, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import TINY, memory
