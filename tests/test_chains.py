@@ -13,7 +13,7 @@ from test_path import GRID, N, compilations, data, gram, judge, kernel_of
 import jaxsvm
 from jaxsvm import FrankWolfe
 from jaxsvm.kernels import RBF, Linear
-from jaxsvm.loop import many
+from jaxsvm.loop import small
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.path import chains
@@ -162,7 +162,7 @@ def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch):
     Cs = [0.1, 0.3, 1.0, 3.0]
     expected = jaxsvm.solve_path(alone, Cs, tol=1e-5).certificate.primal
     measured = dataclasses.replace(MEASURED, samples_at_once=16, samples_of_whole_rows=8)
-    monkeypatch.setattr("jaxsvm.loop.many.MEASURED", measured)
+    monkeypatch.setattr("jaxsvm.loop.small.MEASURED", measured)
     monkeypatch.setattr("jaxsvm.numerics.sizes.size_classes", lambda n: (48, n))
     monkeypatch.setattr("jaxsvm.path.carried_chain.MEASURED", measured)
     jax.clear_caches()
@@ -202,7 +202,7 @@ def knows_nothing(problem, fit, C_ref):
 def test_a_rule_leaves_samples_out_of_a_hinge_path(store, monkeypatch):
     """A named one of a stored Gram operator too: steps look at the kernel values of what is not known alone. Where no
     values are stored one is the default."""
-    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(MEASURED, samples_at_once=16))  # as of many samples
+    monkeypatch.setattr(small, "MEASURED", dataclasses.replace(MEASURED, samples_at_once=16))  # as of many samples
     x, y = data(300)
     problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x, store=store), y, bias="none")
     Cs = np.linspace(5, 5.4, 5)

@@ -23,7 +23,7 @@ import jaxsvm
 from jaxsvm import estimators, kernels
 from jaxsvm.estimators import machines
 from jaxsvm.loop import driver as loop
-from jaxsvm.loop import many
+from jaxsvm.loop import many, small
 from jaxsvm.loop.interruption import Interruption
 
 X, Y = load_iris(return_X_y=True)
@@ -182,7 +182,7 @@ def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
     for bias in ("free", "regularized", "none"):
         problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), X2), y, bias=bias)
         weights = np.stack([rows, ~rows, 0 * rows + 2]).astype(problem.dtype)
-        found = jaxsvm.check(many.chains_whole(problem, weights, Cs, 1e-4, Interruption()))
+        found = jaxsvm.check(small.small_chains(problem, weights, Cs, 1e-4, Interruption()))
         assert found.alpha.shape == (3, 20, len(y)) and (found.alpha[0][:, ~rows] == 0).all()
         for place in (0, 7, 15):
             one = estimators.SVC(C=Cs[place], gamma=0.5, bias=bias, tol=1e-7).fit(X2[rows], Y2[rows])
@@ -200,7 +200,7 @@ def test_a_class_that_a_fold_lacks_is_never_told():
 @pytest.mark.slow
 def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
     reference = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
-    monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, samples_at_once=0))
+    monkeypatch.setattr(small, "MEASURED", dataclasses.replace(small.MEASURED, samples_at_once=0))
     path = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
     assert path.largest_gap_.max() <= 1e-3
     np.testing.assert_allclose(path.mean_score_, reference.mean_score_, atol=0.01)

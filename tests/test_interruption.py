@@ -31,6 +31,7 @@ from jaxsvm.designs.places import arrays
 from jaxsvm.estimators import SVC, SVR, NuSVC, SVCPath
 from jaxsvm.kernels import RBF
 from jaxsvm.loop import bursts, many
+from jaxsvm.loop import small as small_loop
 from jaxsvm.loop.interruption import Interruption, run_passes, unless, until_halt, watching, workers
 from jaxsvm.path import carried_chain
 
@@ -227,9 +228,9 @@ def test_folds_of_an_estimator_keep_their_scores(program, monkeypatch):
         "loss": "squared_hinge" if program == "_burst" else "hinge",
     }
     if program == "joined":
-        monkeypatch.setattr(many, "MEASURED", dataclasses.replace(many.MEASURED, samples_at_once=16))
+        monkeypatch.setattr(small_loop, "MEASURED", dataclasses.replace(many.MEASURED, samples_at_once=16))
     whole, part, calls = SVCPath(**options).fit(x, y), SVCPath(**options), []
-    module = {"_burst": bursts, "_chain": many, "joined": carried_chain}[program]
+    module = {"_burst": bursts, "_chain": small_loop, "joined": carried_chain}[program]
     real = getattr(module, program)
 
     def pressed(*arguments):

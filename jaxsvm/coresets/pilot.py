@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsvm.coresets.measured import MEASURED
-from jaxsvm.loop.many import solve_whole
+from jaxsvm.loop.small import in_rounds
 from jaxsvm.solvers.box.interior_point import FeatureSystem, Iterate, stepped
 
 MOST_STEPS, BALANCED = 100, 1e-9  # of a pilot; the part of its dual variables that the classes may differ by
@@ -58,7 +58,7 @@ def solve(x: Float[Array, "n d"], y: Float[Array, " n"], U: Float[Array, " n"], 
     one_class = ~(jnp.any(y > 0) & jnp.any(y < 0))  # its optimum is known
     # Start at w = 0 instead of the w of these a, which is far off if the classes differ in weight: half the steps.
     start = Iterate(upper / 2, upper / 2, jnp.ones_like(upper), jnp.full_like(upper, 2), jnp.zeros_like(penalty))
-    last = solve_whole(advance, start, MOST_STEPS, jnp.where(one_class, 0, jnp.inf).astype(x.dtype))[0]
+    last = in_rounds(advance, start, MOST_STEPS, jnp.where(one_class, 0, jnp.inf).astype(x.dtype))[0]
     a, v = only(_balanced(last.a, y)), last.v
     u = system.transposed(a)
     dual = a.sum() - 0.5 * (penalty * u) @ u

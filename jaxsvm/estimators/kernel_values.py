@@ -27,8 +27,9 @@ from jaxsvm.gram.operators import DenseGram, TiledGram
 from jaxsvm.kernels import RBF, Kernel, Linear, Precomputed
 from jaxsvm.kernels.distances import LARGEST_EXPANDED_SQUARE, NEAR, furthest
 from jaxsvm.kernels.width import resolve_gamma
-from jaxsvm.loop.many import BoxData, is_indefinite, padded_size, prefers_features
+from jaxsvm.loop.many import is_indefinite, prefers_features
 from jaxsvm.loop.measured import MEASURED as LOOP
+from jaxsvm.loop.small import BoxData, padded_size
 from jaxsvm.models.libsvm import named_kernel
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class

@@ -19,17 +19,15 @@ from jaxsvm.errors import require
 from jaxsvm.estimators.kernel_values import Samples, samples
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.many import (
-    BoxData,
     Solved,
     constant_solution,
     hinge_data,
-    padded_size,
     recertified,
     solve_box,
     solve_by_driver,
     solve_in_features,
-    solve_many,
 )
+from jaxsvm.loop.small import BoxData, padded_size, solve_many
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
@@ -147,13 +145,12 @@ def _certified_in_double(
     if solved.status == allowed.status == Status.CONVERGED or solved.status == Status.INTERRUPTED:
         return allowed
     x, coef, large = data.exact_points(parts), solved.dual_coef, size > LARGEST_PADDED
-    whole = (slice(0, len(x)),)
+    whole, support = (slice(0, len(x)),), np.flatnonzero(coef)
     gram, product = samples(data.values, x, 0.0, alone=True).operator(whole, size) if large else None, np.zeros(size)
-    support = np.flatnonzero(coef)
     for rows, K in () if large else data.values.blocks(x, x[support]):
         product[rows] = K @ coef[support]
-    found = jax.tree.map(np.asarray, recertified(gram, problem.arrays, coef, product, problem.form))
-    coef, product, bias, certificate = found
+    found = recertified(gram, problem.arrays, coef, product, problem.form)
+    coef, product, bias, certificate = jax.tree.map(np.asarray, found)
     again = solved._replace(dual_coef=coef, bias=float(bias), certificate=certificate).judged(tol, definite=True)
     if float(certificate.relative_gap) <= tol:
         return again

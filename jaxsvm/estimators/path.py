@@ -17,8 +17,8 @@ from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
 from jaxsvm.estimators.machines import Machine, Progress, class_slices, one_thread, weighted_problem
 from jaxsvm.loop.interruption import watching
-from jaxsvm.loop.many import padded_size, solve_many
 from jaxsvm.loop.measured import MEASURED
+from jaxsvm.loop.small import padded_size, solve_many
 from jaxsvm.model_selection.cross_validation import C_grid, Scores
 from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.machines import votes
@@ -75,16 +75,17 @@ class SVCPath(KernelClassifier):
         weight = self._weight[self._order] * self.class_weight_[codes]
         cv: Any = self.cv
         masks = fold_masks(self._codes, check_cv(cv, self._codes, classifier=True))
-        counted = self._weight * self.class_weight_[self._codes]
-        require_classes(masks, self.classes_[self._codes], counted, "cv")
+        counted, labels = self._weight * self.class_weight_[self._codes], self.classes_[self._codes]
+        for label in self.classes_ if self.loss == "squared_hinge" else [None]:  # each against the rest
+            told = labels if label is None else np.where(labels == label, f"{label}", f"all but {label}")
+            require_classes(masks, told, counted, "cv")
         folds = [tuple(np.flatnonzero(mask[self._order]) for mask in fold) for fold in masks]
         # Samples that the factor of their class leaves out count as wrong, as their class is never predicted.
         totals = np.array([fold.test @ np.maximum(self._weight, 0) for fold in masks])
         with jax.enable_x64(True), watching() as stop:
             correct_of = self._correct_by_pairs if self.loss == "hinge" else self._correct_against_rest
             correct = correct_of(data, codes, np.maximum(weight, 0), folds, stop)
-        self.scores_ = np.array([correct[:, test] @ self._weight[self._order][test] for _, test in folds])
-        self.scores_ /= totals[:, None]
+        self.scores_ = np.array([correct[:, t] @ self._weight[self._order][t] for _, t in folds]) / totals[:, None]
         scores = Scores(self.Cs_, self.scores_)
         self.mean_score_, self.standard_error_ = scores.mean, scores.standard_error
         self.C_ = scores.C_one_standard_error if self.one_standard_error else scores.C
@@ -122,9 +123,8 @@ class SVCPath(KernelClassifier):
             if not present.any():
                 return []
             parts = [classes[code] for code in places[pair]]
-            large = len(mine) > MEASURED.samples_of_one_working_set
-            in_features = large and data.features(parts, len(mine)) is not None
-            operator = (data if in_features else data._replace(K=K)).driven(parts)
+            large = len(mine) > MEASURED.samples_of_one_working_set and data.features(parts, len(mine)) is not None
+            operator = (data if large else data._replace(K=K)).driven(parts)
             y = np.where(codes[mine] == places[pair, 0], 1.0, -1.0)
             problem = weighted_problem(operator, y, weight[mine], 1.0, self.loss, self.bias)
             told = np.pad(trains[present][:, mine], ((0, 0), (0, operator.n - len(mine)))).astype(float)

@@ -39,6 +39,7 @@ from jaxsvm.loop.round import (
     steps_taken,
     with_earlier_steps,
 )
+from jaxsvm.loop.small import small_fit
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Problem, require_problem
@@ -200,6 +201,9 @@ def drive(
         return cast(Any, callback)(dataclasses.replace(known, counters=total, status=fit.status))
 
     with watching(stop) as stop:
+        alone = options.may_change and init is callback is None
+        if alone and (small := small_fit(problem, solver, stop)) is not None:
+            return small
         turn = Turn(before_features(problem, solver) if options.may_change else solver, given_key(key), init)
         while True:
             solver, problem = turn.solver, ready(problem, turn.solver, lambda: stop.seen)

@@ -24,8 +24,8 @@ from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.driver import Options, drive, fit
 from jaxsvm.loop.interruption import Interruption, answering
-from jaxsvm.loop.many import fit_whole, padded_size, solve_many
 from jaxsvm.loop.round import ready_together
+from jaxsvm.loop.small import padded_size, solve_many
 from jaxsvm.path.chains import nothing, stacked
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import trimmed
@@ -222,8 +222,7 @@ def _one_by_one(machines: Machines, solver: Any, tol: Any, key: Any, stop: Inter
 
     def solved(given: tuple[Problem, Solver]) -> Fit:
         problem, each = given
-        fitted = nothing(problem) if stop.seen else fit_whole(problem, tol, stop) if solver is None else None
-        return trimmed(drive(problem, each, key, stop=stop, options=options) if fitted is None else fitted, n)
+        return trimmed(nothing(problem) if stop.seen else drive(problem, each, key, stop=stop, options=options), n)
 
     def ended(place: int, fitted: Fit) -> Fit:
         try:

@@ -26,8 +26,8 @@ from jaxsvm.gram.operators import Gram, part_of, values_between
 from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption
-from jaxsvm.loop.many import solve_whole
 from jaxsvm.loop.measured import MEASURED
+from jaxsvm.loop.small import in_rounds
 from jaxsvm.numerics.precision import in_double, matmul, widened
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.path.chains import (
@@ -297,7 +297,7 @@ def solve_kept(
     a = jnp.where(kept, start, 0)
     state = sets.begun(view, {"a": a, **in_double(carried)(in_double(products_at)(view, at, a), a)})
     most = jnp.minimum(sets_at_once(len(a)), sets.max_steps)
-    state, _, last = solve_whole(round, state, most, excess(state))
+    state, _, last = in_rounds(round, state, most, excess(state))
     return state.a, state.counters.toward, state.counters.evaluations, ~(last > 1)
 
 

@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int
 from jaxsvm.errors import ConvergenceWarning, warn
 from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
-from jaxsvm.loop.many import scale_without_loss
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import ready_together
+from jaxsvm.loop.small import scale_without_loss
 from jaxsvm.numerics.precision import double, in_double, matmul, rounded, widened
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.box import BoxProblem

@@ -2,7 +2,7 @@
 
 One Gram operator serves all values. Squared-hinge problems are solved coarse to fine by default
 (`jaxsvm.path.coarse_to_fine`). Others, those with a solver of the user's choice, and all under tracing are solved in
-warm chains: small hinges in one program (`jaxsvm.loop.many`), else a value at a time (`jaxsvm.path.chains`).
+warm chains: small hinges in one program (`jaxsvm.loop.small`), else a value at a time (`jaxsvm.path.chains`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from jaxsvm.gram.spread import of_whole
 from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import Interruption, answering, watching
-from jaxsvm.loop.many import chains_whole
 from jaxsvm.loop.round import ready_together
+from jaxsvm.loop.small import small_chains
 from jaxsvm.path.anchors import CoarseToFine, Grid, combination
 from jaxsvm.path.carried_chain import LARGEST_SPREAD, CarriedChain
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced, stacked, warn_of_unfinished
@@ -333,7 +333,7 @@ def solve_together(
                 for problem, place in zip(members, group, strict=True):
                     link, known = chain_link(problem, solvers[place], options, stop), None
                     if isinstance(link, CarriedChain) and options.screen is None:
-                        known = chains_whole(problem, np.asarray(problem.weights)[None], Cs, options.tol, stop)
+                        known = small_chains(problem, np.asarray(problem.weights)[None], Cs, options.tol, stop)
                         known = known if known is None else jax.tree.map(lambda leaf: leaf[0], known)
                     solved.append(chain_on_host(problem, Cs, link, report, stop, known))
             else:
@@ -361,7 +361,7 @@ def solve_parts(
         problem.at(Cs.min())
         (ready,) = ready_together([problem.at(Cs.max())], [solver])
         factors = np.pad(weights, ((0, 0), (0, ready.n - problem.n)))
-        found = chains_whole(ready, factors * np.asarray(ready.weights), Cs, options.tol, stop)
+        found = small_chains(ready, factors * np.asarray(ready.weights), Cs, options.tol, stop)
         if found is not None:
             fits = [jax.tree.map(lambda leaf, m=m: leaf[m], trimmed(found, problem.n)) for m in range(len(weights))]
             for m in np.flatnonzero((np.asarray(found.status.code) != Status.CONVERGED).any(axis=1)).tolist():
