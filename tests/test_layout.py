@@ -51,7 +51,7 @@ LINES = {
     "face": 308,
     "gram": 1_180,
     "kernels": 918,
-    "loop": 2_472,
+    "loop": 2_487,
     "model_selection": 952,
     "models": 1_400,
     "numerics": 1_468,
