@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxsvm.coresets.measured import MEASURED
-from jaxsvm.loop.small import in_rounds
+from jaxsvm.runtime.loops import in_rounds
 from jaxsvm.solvers.box.interior_point import FeatureSystem, Iterate, stepped
 
 MOST_STEPS, BALANCED = 100, 1e-9  # of a pilot; the part of its dual variables that the classes may differ by

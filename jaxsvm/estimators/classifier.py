@@ -35,8 +35,7 @@ from jaxsvm.estimators.machines import (
 )
 from jaxsvm.estimators.validation import ClassWeight, Seed, class_factors, classes_of, costs, require_classes
 from jaxsvm.loop.interruption import estimating, until_halt
-from jaxsvm.loop.many import Solved
-from jaxsvm.loop.small import ROUNDING_OF_ZERO, BoxData
+from jaxsvm.loop.many import ROUNDING_OF_ZERO, BoxData, Solved
 from jaxsvm.models.machines import votes
 from jaxsvm.models.model import is_positive
 from jaxsvm.points.rows import SparseRows

@@ -27,12 +27,11 @@ from jaxsvm.gram.operators import DenseGram, TiledGram
 from jaxsvm.kernels import RBF, Kernel, Linear, Precomputed
 from jaxsvm.kernels.distances import LARGEST_EXPANDED_SQUARE, NEAR, furthest
 from jaxsvm.kernels.width import resolve_gamma
-from jaxsvm.loop.many import is_indefinite, prefers_features
+from jaxsvm.loop.many import BoxData, is_indefinite, prefers_features
 from jaxsvm.loop.measured import MEASURED as LOOP
-from jaxsvm.loop.small import BoxData, padded_size
 from jaxsvm.models.libsvm import named_kernel
 from jaxsvm.numerics.measured import MEASURED as SIZES
-from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
+from jaxsvm.numerics.sizes import LARGEST_PADDED, padded_size, size_class
 from jaxsvm.runtime.arrays import TINY, require_own_process
 from jaxsvm.runtime.programs import Program
 

@@ -19,6 +19,7 @@ from jaxsvm.errors import require
 from jaxsvm.estimators.kernel_values import Samples, samples
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.many import (
+    BoxData,
     Solved,
     constant_solution,
     hinge_data,
@@ -27,8 +28,8 @@ from jaxsvm.loop.many import (
     solve_by_driver,
     solve_in_features,
 )
-from jaxsvm.loop.small import BoxData, padded_size, solve_many
-from jaxsvm.numerics.sizes import LARGEST_PADDED
+from jaxsvm.loop.small import solve_many
+from jaxsvm.numerics.sizes import LARGEST_PADDED, padded_size
 from jaxsvm.problems.box import hinge_problem
 from jaxsvm.problems.squared_hinge import svm_problem
 from jaxsvm.results.fit import Fit, Status
@@ -99,7 +100,7 @@ def train(estimator: Any, data: Samples, machines: Sequence[Machine], progress: 
 
     with jax.enable_x64(True), watching() as stop:
         if by_one_program:
-            return solve_many(solve_one, machines, lambda machine: padded_size(machine.n))
+            return solve_many(solve_one, machines, lambda machine: machine.n)
         return [solve_one(machine) for machine in machines]
 
 

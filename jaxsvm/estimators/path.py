@@ -18,7 +18,7 @@ from jaxsvm.estimators.kernel_values import Samples
 from jaxsvm.estimators.machines import Machine, Progress, class_slices, one_thread, weighted_problem
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.loop.small import padded_size, solve_many
+from jaxsvm.loop.small import solve_many
 from jaxsvm.model_selection.cross_validation import C_grid, Scores
 from jaxsvm.model_selection.folds import Folds, fold_masks, require_classes
 from jaxsvm.models.machines import votes
@@ -130,7 +130,7 @@ class SVCPath(KernelClassifier):
             told = np.pad(trains[present][:, mine], ((0, 0), (0, operator.n - len(mine)))).astype(float)
             return solve_parts(problem, told, self.Cs_ * weight[mine].max(), options, stop)
 
-        fits = solve_many(solve, range(len(places)), lambda pair: padded_size(len(rows[pair])))
+        fits = solve_many(solve, range(len(places)), lambda pair: len(rows[pair]))
         self.largest_gap_, correct = np.zeros((len(folds), c)), np.zeros((c, len(codes)))
         of_fold = [iter(found) for found in fits]
         for fold, (_, test) in enumerate(folds):

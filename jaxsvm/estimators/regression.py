@@ -15,8 +15,7 @@ from jaxsvm.estimators.kernel_values import Samples, samples
 from jaxsvm.estimators.machines import MOST_VARIABLES, Progress, first_at_bounds, require_storable, solve
 from jaxsvm.estimators.validation import POSITIVE, costs
 from jaxsvm.loop.interruption import estimating
-from jaxsvm.loop.many import Solved, constant_solution, solve_by_driver
-from jaxsvm.loop.small import BoxData
+from jaxsvm.loop.many import BoxData, Solved, constant_solution, solve_by_driver
 from jaxsvm.numerics.sizes import LARGEST_PADDED
 from jaxsvm.points.rows import SparseRows
 from jaxsvm.problems.machines import one_class_problem, svr_problem, tube

@@ -39,14 +39,15 @@ from jaxsvm.loop.round import (
     steps_taken,
     with_earlier_steps,
 )
-from jaxsvm.loop.small import small_fit
+from jaxsvm.loop.small import small_chains
 from jaxsvm.numerics.precision import in_double, widened
+from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.rounded_values import warn_of_rounded_values
 from jaxsvm.problems.contract import Problem, require_problem
 from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, advice
 from jaxsvm.results.judge import in_dtype
-from jaxsvm.runtime.arrays import given_key, require_seconds, transfers
+from jaxsvm.runtime.arrays import given_key, on_device, require_seconds, transfers
 from jaxsvm.runtime.loops import host_drives, in_automatic_axes, in_groups, while_loop
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import NEVER, HandOver, Solver, require_usable, with_max_steps
@@ -202,7 +203,7 @@ def drive(
 
     with watching(stop) as stop:
         alone = options.may_change and init is callback is None
-        if alone and (small := small_fit(problem, solver, stop)) is not None:
+        if alone and (small := _small_fit(problem, solver, stop)) is not None:
             return small
         turn = Turn(before_features(problem, solver) if options.may_change else solver, given_key(key), init)
         while True:
@@ -236,6 +237,16 @@ def drive(
         if options.warns:
             warn_unless_converged(best, solver, problem)
     return best
+
+
+def _small_fit(problem: Problem, solver: Solver, stop: Interruption) -> Fit | None:
+    """Return the fit of a concrete hinge problem that `small_chains` certifies to the solver's `tol`; else None."""
+    if not isinstance(problem, BoxProblem) or np.count_nonzero(problem.weights) > MEASURED.samples_at_once:
+        return None
+    padded, n = ready(problem, solver, lambda: stop.seen), problem.n
+    fits = small_chains(padded, np.asarray(padded.weights)[None], np.asarray(padded.C)[None], float(solver.tol), stop)
+    known = fits is not None and int(fits.status.code[0, 0]) == Status.CONVERGED
+    return trimmed(jax.tree.map(lambda leaf: on_device(leaf[0, 0]), fits), n) if known else None
 
 
 @Program

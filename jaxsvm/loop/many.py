@@ -21,7 +21,6 @@ from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import watching
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.loop.small import ROUNDING_OF_ZERO, BoxData, box_problem_of, in_rounds
 from jaxsvm.numerics.precision import matmul
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import negative_curvature
@@ -29,15 +28,44 @@ from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.machines import NuProblem
 from jaxsvm.results.fit import Certificate, Fit, Status
 from jaxsvm.results.judge import refused, relative_to, verdict
+from jaxsvm.runtime.loops import in_rounds
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.box.interior_point import InteriorPoint
 from jaxsvm.solvers.contract import NEVER, Solver
 from jaxsvm.solvers.working_set import WorkingSet
 from jaxsvm.solvers.working_set_block import block_steps, ends, ends_of_groups, sides
 
+ROUNDING_OF_ZERO = 1e-12  # a violation, or a gap where the optimum is 0, up to which it counts as 0
 SMALL_SET, LARGE_SET = 128, 512  # working sets, up to `samples_at_once` and beyond; measured on pairs of classes
 MOST_SETS = 1000  # working sets after which the driver continues
 MOST_STEPS_OF_NU = 10_000_000  # pair steps after which a nu machine, which the driver does not continue, ends
+
+
+class BoxData(NamedTuple):
+    """A box problem as NumPy arrays: `max q'a - a'Qa/2`, `0 <= a <= upper`, `y'a = e`.
+
+    `Q_ij = y_i y_j (K_ij + offset)`.
+    """
+
+    y: np.ndarray  # signs, `(n,)`
+    q: np.ndarray  # the linear term, `(n,)`
+    upper: np.ndarray  # upper bounds, `(n,)`; 0 for an absent sample
+    # whether there is the equality, "y"; "" for none; "nu" or "tube" for that of a nu machine, of two classes or of
+    # regression, whose groups keep the sums that they have at the start
+    equality: str
+    e: float = 0.0  # its right-hand side
+    start: np.ndarray | None = None  # a feasible point, `(n,)`; None starts at 0
+    offset: float = 0.0  # 1.0 with a regularised bias, else 0.0
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """Return the arrays that a compiled program takes: y, q, upper, e."""
+        return self.y, self.q, self.upper, np.float64(self.e)
+
+    @property
+    def form(self) -> tuple[str, float]:
+        """Return what a program is compiled for."""
+        return self.equality, self.offset
 
 
 class Solved(NamedTuple):
@@ -179,6 +207,15 @@ def solve_by_driver(
     certificate, coef = jax.tree.map(np.asarray, fit.certificate), np.asarray(fit.dual_coef, np.float64)
     taken = steps + max(int(fit.counters.toward), int(fit.steps))
     return Solved(coef, float(fit.bias), certificate, taken, Status(int(fit.status)))
+
+
+def box_problem_of(gram: Gram | None, arrays: Any, form: tuple[str, float]) -> BoxProblem:
+    """Return the problem of `BoxData.arrays` and `.form`, unchecked; a certificate alone needs no Gram operator."""
+    (y, q, upper, e), (equality, offset) = map(jnp.asarray, arrays), form
+    one, zero = jnp.ones((), y.dtype), jnp.zeros((), y.dtype)
+    diagonal = jnp.zeros_like(y) if gram is None else gram.diag().astype(y.dtype) + offset
+    parts = (cast(Gram, gram), y, q, upper, y if equality else None, e, one, zero, diagonal, one > 0, offset)
+    return NuProblem(*parts, equality == "tube") if equality in ("nu", "tube") else BoxProblem(*parts)
 
 
 @Program.full(static=("form",))

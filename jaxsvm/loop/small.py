@@ -9,7 +9,7 @@ kernel values as they come, and ends when the relative gap is at most `tol`. Whe
 import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,117 +17,43 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from jaxsvm.gram.operators import DenseGram, Gram, part_of, values_between
+from jaxsvm.gram.operators import DenseGram, part_of, values_between
 from jaxsvm.loop.interruption import Interruption, result_of, with_settings, workers
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.loop.round import ready
 from jaxsvm.numerics.precision import in_double, widened
-from jaxsvm.numerics.sizes import LARGEST_PADDED
+from jaxsvm.numerics.sizes import padded_size
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Parametric, Problem
-from jaxsvm.problems.machines import NuProblem
-from jaxsvm.problems.padding import trimmed
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, StatusCode, bit_of, limbs_of
 from jaxsvm.results.judge import concluded, in_dtype
-from jaxsvm.runtime.arrays import on_device
-from jaxsvm.runtime.loops import while_loop
+from jaxsvm.runtime.loops import in_rounds
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
-from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.working_set_block import block_steps, middle_of_block
 
-ROUNDING_OF_ZERO = 1e-12  # a violation, or a gap where the optimum is 0, up to which it counts as 0
 STEPS_OF_A_CHECK = 16  # pair steps of a chain between looks at the gap
 VALUES_OF_A_PIECE = 16  # values of C in one call of a chain, at most: Ctrl-C is seen between calls
 MOST_STEPS_OF_A_VALUE = 50_000  # pair steps of one of them, after which another engine continues
 MOST_STEPS_A_SAMPLE = 16  # pair steps of a fit for each sample: working sets are faster where it takes more
 
 
-def in_rounds(round: Callable[..., Any], state: Any, limit: Array | int, excess: Array) -> tuple[Any, Array, Array]:
-    """Run rounds until the excess is at most 1, or NaN, or `limit` steps are taken; traceable.
-
-    `round` maps a state, and the steps that are left, to the next state, the steps that it took, and the excess: the
-    value of the stop rule over its threshold, 0 if no further round can change anything. Return the last state, the
-    number of steps and the excess; that of the start may be infinite.
-    """
-
-    def turn(solve: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
-        state, steps, excess = round(solve[0], limit - solve[1])
-        return state, solve[1] + jnp.asarray(steps, jnp.int32), excess
-
-    start = (state, jnp.zeros((), jnp.int32), excess)
-    return while_loop(lambda solve: (solve[2] > 1) & (solve[1] < limit), turn, start)
-
-
-class BoxData(NamedTuple):
-    """A box problem as NumPy arrays: `max q'a - a'Qa/2`, `0 <= a <= upper`, `y'a = e`.
-
-    `Q_ij = y_i y_j (K_ij + offset)`.
-    """
-
-    y: np.ndarray  # signs, `(n,)`
-    q: np.ndarray  # the linear term, `(n,)`
-    upper: np.ndarray  # upper bounds, `(n,)`; 0 for an absent sample
-    # whether there is the equality, "y"; "" for none; "nu" or "tube" for that of a nu machine, of two classes or of
-    # regression, whose groups keep the sums that they have at the start
-    equality: str
-    e: float = 0.0  # its right-hand side
-    start: np.ndarray | None = None  # a feasible point, `(n,)`; None starts at 0
-    offset: float = 0.0  # 1.0 with a regularised bias, else 0.0
-
-    @property
-    def arrays(self) -> tuple[Any, ...]:
-        """Return the arrays that a compiled program takes: y, q, upper, e."""
-        return self.y, self.q, self.upper, np.float64(self.e)
-
-    @property
-    def form(self) -> tuple[str, float]:
-        """Return what a program is compiled for."""
-        return self.equality, self.offset
-
-
-def padded_size(n: int, up_to: int = LARGEST_PADDED) -> int:
-    """Return the size that n samples, up to a number, are padded to: 64, 96, 128, 192, 256, ..., two a power of two."""
-    wide = max(64, 2 ** (n - 1).bit_length())
-    return n if n > up_to else wide * 3 // 4 if n <= wide * 3 // 4 and wide > 64 else wide
-
-
 def solve_many(
-    solve: Callable[[Any], Any], problems: Sequence[Any], program: Callable[[Any], Any], ended: Any = lambda _, it: it
+    solve: Callable[[Any], Any], problems: Sequence[Any], size: Callable[[Any], int], ended: Any = lambda _, it: it
 ) -> list[Any]:
     """Return `solve` of each problem, in order, computed by one thread per core, with this thread's settings of JAX.
 
-    The first of each program, which `program` names, comes before the others, since it compiles. This thread calls
+    The first of each `size`, a number of samples, comes before the others, since it compiles. This thread calls
     `ended` with place and result of each, and returns what that returns.
     """
     if workers() < 2 or len(problems) < 2:
         return [ended(place, solve(problem)) for place, problem in enumerate(problems)]
-    first = set({program(problems[place]): place for place in reversed(range(len(problems)))}.values())
+    first = set({padded_size(size(problems[place])): place for place in reversed(range(len(problems)))}.values())
     results: dict[int, Any] = {}
     with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
         for batch in (sorted(first), [place for place in range(len(problems)) if place not in first]):
             found = [pool.submit(with_settings(solve), problems[place]) for place in batch]
             results.update((place, ended(place, result_of(job))) for place, job in zip(batch, found, strict=True))
     return [results[place] for place in range(len(problems))]
-
-
-def box_problem_of(gram: Gram | None, arrays: Any, form: tuple[str, float]) -> BoxProblem:
-    """Return the problem of `BoxData.arrays` and `.form`, unchecked; a certificate alone needs no Gram operator."""
-    (y, q, upper, e), (equality, offset) = map(jnp.asarray, arrays), form
-    one, zero = jnp.ones((), y.dtype), jnp.zeros((), y.dtype)
-    diagonal = jnp.zeros_like(y) if gram is None else gram.diag().astype(y.dtype) + offset
-    parts = (cast(Gram, gram), y, q, upper, y if equality else None, e, one, zero, diagonal, one > 0, offset)
-    return NuProblem(*parts, equality == "tube") if equality in ("nu", "tube") else BoxProblem(*parts)
-
-
-def small_fit(problem: Problem, solver: Solver, stop: Interruption) -> Fit | None:
-    """Return the fit of a concrete hinge problem that `small_chains` certifies to the solver's `tol`; else None."""
-    if not isinstance(problem, BoxProblem) or np.count_nonzero(problem.weights) > MEASURED.samples_at_once:
-        return None
-    padded, n = ready(problem, solver, lambda: stop.seen), problem.n
-    fits = small_chains(padded, np.asarray(padded.weights)[None], np.asarray(padded.C)[None], float(solver.tol), stop)
-    known = fits is not None and int(fits.status.code[0, 0]) == Status.CONVERGED
-    return trimmed(jax.tree.map(lambda leaf: on_device(leaf[0, 0]), fits), n) if known else None
 
 
 def small_chains(problem: Parametric, weights: np.ndarray, Cs: np.ndarray, tol: Any, stop: Interruption) -> Fit | None:
@@ -143,7 +69,7 @@ def small_chains(problem: Parametric, weights: np.ndarray, Cs: np.ndarray, tol: 
     order, n, pieces = np.argsort(Cs, kind="stable"), problem.n, -(-len(Cs) // VALUES_OF_A_PIECE)
     size = -(-len(Cs) // (2 * pieces)) * 2 if len(Cs) > 1 else 1  # even: similar numbers of values share programs
     values = np.pad(np.asarray(Cs, np.float64)[order], (0, -len(order) % size), mode="edge")
-    zeros = [np.zeros(machine[0].n) for machine in machines]
+    zeros = [np.zeros(machine.n) for machine in machines]
     nothing = [(np.zeros((size, len(zero))), np.ones(size), np.zeros(size, np.int32)) for zero in zeros]
     points, solved = [(zero, zero, values[0], np.asarray(False)) for zero in zeros], []
     goal = np.float64((1.0 if problem.dtype == np.float64 else 0.8) * tol)  # answers in float32 are rounded
@@ -152,10 +78,9 @@ def small_chains(problem: Parametric, weights: np.ndarray, Cs: np.ndarray, tol: 
     def solve(m: int) -> Any:
         if stop.seen:
             return nothing[m]
-        gram, data = machines[m]
-        few = min((MEASURED.steps_per_sample if size > 1 else MOST_STEPS_A_SAMPLE) * gram.n, MOST_STEPS_OF_A_VALUE)
-        bounds = values[-1], goal, np.int32(few)
-        points[m], found = _chain(gram, data.arrays, piece, points[m], bounds, data.form)
+        each = MEASURED.steps_per_sample if size > 1 else MOST_STEPS_A_SAMPLE
+        bounds = values[-1], goal, np.int32(min(each * machines[m].n, MOST_STEPS_OF_A_VALUE))
+        points[m], found = _chain(machines[m], piece, points[m], bounds)
         return jax.tree.map(np.asarray, found)
 
     def certifying(Cs: np.ndarray, found: Sequence[Any]) -> tuple[Any, ...]:
@@ -187,8 +112,8 @@ def small_chains(problem: Parametric, weights: np.ndarray, Cs: np.ndarray, tol: 
     return dataclasses.replace(fits, status=StatusCode(codes))
 
 
-def _small_machine(problem: Problem, weight: np.ndarray) -> tuple[Gram, BoxData] | None:
-    """Return the kernel values of samples of positive weight, and a hinge problem's machine on them at C = 1, padded.
+def _small_machine(problem: Problem, weight: np.ndarray) -> BoxProblem | None:
+    """Return a hinge problem on its samples of positive weight, at C = 1, stored and padded, in float64.
 
     None of many samples, a kernel that may be indefinite or has features, an equality other than that of a hinge.
     """
@@ -199,10 +124,12 @@ def _small_machine(problem: Problem, weight: np.ndarray) -> tuple[Gram, BoxData]
     n, size, free = len(rows), padded_size(len(rows)), box.c is not None
     if free and (float(box.e) != 0 or (np.asarray(box.c) != np.asarray(box.y))[rows].any()):
         return None
-    y, q, upper = np.ones(size), np.ones(size), np.zeros(size)
-    y[:n], q[:n], upper[:n] = (np.asarray(part)[rows] for part in (box.y, box.q, weight))
+    y, q, costs, squares = np.ones(size), np.ones(size), np.zeros(size), np.zeros(size)
+    y[:n], q[:n], costs[:n] = (np.asarray(part)[rows] for part in (box.y, box.q, weight))
     gram = part_of(problem.gram, values_between(problem.gram, np.append(rows, np.repeat(rows[:1], size - n))))
-    return gram, BoxData(y, q, upper, "y" if free else "", offset=problem.offset)
+    zero, one = np.zeros(()), np.ones(())
+    parts: Any = gram, y, q, costs, y if free else None, zero, one, zero, squares, np.asarray(True), problem.offset
+    return BoxProblem(*parts)
 
 
 @Program
@@ -225,37 +152,27 @@ def _certified(problem: Any, weights: Array, Cs: Array, points: Array, work: tup
     return jax.vmap(fit)(certified(problem, weights, Cs, points), *work)
 
 
-def scale_without_loss(wide: BoxProblem, margins: Array) -> Array:
-    """Return the factor of w and its bias that leaves no sample a loss; infinite if none does."""
-    scale = jnp.where(wide.targets > 0, wide.targets, 1)
-    ratio = jnp.where(wide.present & (wide.targets > 0), margins / scale, jnp.inf)
-    least = ratio.min()
-    return jnp.where(least > 0, 1 / jnp.where(least > 0, least, 1), jnp.inf)
-
-
 def _grown(a: Array, weight: Array, before: Array, C: Array) -> Array:
     """Return the start at C from a solution at a smaller value: scaled if a sample is at its bound, else as it is."""
-    full = ((weight > 0) & (a >= before * weight * (1 - ROUNDING_OF_ZERO))).any()
+    full = ((weight > 0) & (a >= before * weight * (1 - 8 * jnp.finfo(a.dtype).eps))).any()
     return jnp.minimum(a * jnp.where(full, C / before, 1), C * weight)
 
 
-@Program.full(static=("form",))
-def _chain(
-    gram: DenseGram, arrays: Any, Cs: Array, point: Any, bounds: tuple[Array, Array, Array], form: tuple[str, float]
-) -> tuple[Any, Any]:
-    """Return the next point, and of increasing values coefficients, lengths and steps; `arrays` are those of C = 1.
+@Program.full()
+def _chain(machine: BoxProblem, Cs: Array, point: Any, bounds: tuple[Array, Array, Array]) -> tuple[Any, Any]:
+    """Return the next point, and of increasing values of C coefficients, lengths and steps.
 
     As C grows, coefficients at the upper bound stay there, and all others are scaled with it. A point is `y a`, its
     product, its C, and whether a value took more than its steps: all later ones are left out then. A length is by how
     much w has to be longer: without a sample at its bound rounding leaves losses, which any C multiplies. `bounds` are
     the largest C of all pieces, the gap, and the most steps of a value.
     """
-    y, q, weight, e = arrays
-    K, (largest, tol, most) = gram.K.astype(y.dtype) + form[1], bounds
+    y, q, weight, (largest, tol, most) = machine.y, machine.q, cast(Array, machine.weight), bounds
+    K = cast(DenseGram, machine.gram).K.astype(y.dtype) + machine.offset
 
     def solved(before: Any, C: Array) -> Any:
         v, product, C_before, failed = before
-        problem = box_problem_of(gram, (y, q, C * weight, e), form)
+        problem = dataclasses.replace(machine, C=C)
         box = jnp.minimum(0, y * problem.upper), jnp.maximum(0, y * problem.upper)
         grown = y * _grown(y * v, weight, C_before, C)
         product = product * jnp.where((grown == v).all(), 1, C / C_before)
@@ -265,10 +182,10 @@ def _chain(
             v, pull, more = block_steps(K, *box, *state[:2], 0.0, STEPS_OF_A_CHECK, problem.free_bias)
             middle, violation = middle_of_block(*box, v, pull, problem.free_bias)
             a, r = y * v, y * (pull - middle)
-            dual = jnp.maximum(a @ (q + y * pull) / 2, ROUNDING_OF_ZERO)
+            dual = jnp.maximum(a @ (q + y * pull) / 2, jnp.finfo(y.dtype).tiny)
             gap = (problem.upper - a) @ jnp.maximum(0, r) + a @ jnp.maximum(0, -r)
             # What no bound holds back serves all larger values too, whose losses cost more.
-            held, longer = ((a >= problem.upper) & (weight > 0)).any(), scale_without_loss(problem, q - r)
+            held, longer = ((a >= problem.upper) & (weight > 0)).any(), problem.scale_without_loss(q - r)
             goal = 0.9 * tol * jnp.where(held, 1, C / largest)  # less than `tol`: products are rounded
             length = jnp.where(held | ~jnp.isfinite(longer), 1, longer)
             return (v, pull, length), more, jnp.where(violation > 0, gap / dual / goal, 0)

@@ -25,7 +25,7 @@ from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.loop.driver import Options, drive, fit
 from jaxsvm.loop.interruption import Interruption, answering
 from jaxsvm.loop.round import ready_together
-from jaxsvm.loop.small import padded_size, solve_many
+from jaxsvm.loop.small import solve_many
 from jaxsvm.path.chains import nothing, stacked
 from jaxsvm.problems.contract import Problem
 from jaxsvm.problems.padding import trimmed
@@ -236,7 +236,7 @@ def _one_by_one(machines: Machines, solver: Any, tol: Any, key: Any, stop: Inter
         return fitted
 
     given = list(zip(problems, solvers, strict=True))
-    return solve_many(solved, given, lambda pair: padded_size(int(np.asarray(pair[0].present).sum())), ended)
+    return solve_many(solved, given, lambda pair: int(np.asarray(pair[0].present).sum()), ended)
 
 
 def votes(decisions: Any, k: int) -> Int[Any, " m"]:

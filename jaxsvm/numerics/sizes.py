@@ -27,6 +27,12 @@ def size_class(n: int) -> int:
     return n
 
 
+def padded_size(n: int, up_to: int = LARGEST_PADDED) -> int:
+    """Return the size that n samples, up to a number, are padded to: 64, 96, 128, 192, 256, ..., two a power of two."""
+    wide = max(64, 2 ** (n - 1).bit_length())
+    return n if n > up_to else wide * 3 // 4 if n <= wide * 3 // 4 and wide > 64 else wide
+
+
 def size_classes(limit: int) -> tuple[int, ...]:
     """Return the powers of two below a limit, from the smallest system on, and the limit itself."""
     sizes, size = [], MEASURED.smallest_system

@@ -27,7 +27,6 @@ from jaxsvm.loop.choice import first_choice
 from jaxsvm.loop.driver import Options, drive
 from jaxsvm.loop.interruption import Interruption
 from jaxsvm.loop.measured import MEASURED
-from jaxsvm.loop.small import in_rounds
 from jaxsvm.numerics.precision import in_double, matmul, widened
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.path.chains import (
@@ -46,7 +45,7 @@ from jaxsvm.path.chains import (
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.certificates.definiteness import is_indefinite
 from jaxsvm.results.fit import Fit, Status, bit_of, limbs_of, total_of
-from jaxsvm.runtime.loops import once
+from jaxsvm.runtime.loops import in_rounds, once
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.screening.rules import Rule, Screening
 from jaxsvm.solvers.box.interior_point import InteriorPoint, few_features

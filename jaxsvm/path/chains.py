@@ -20,7 +20,6 @@ from jaxsvm.loop.driver import QUIET, drive, fit_compiled
 from jaxsvm.loop.interruption import Interruption, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import ready_together
-from jaxsvm.loop.small import scale_without_loss
 from jaxsvm.numerics.precision import double, in_double, matmul, rounded, widened
 from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.problems.box import BoxProblem
@@ -290,7 +289,7 @@ def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[A
     cost = matmul(wide.upper, loss) / wide.C
     room = MEASURED.credible_share * solver.tol * dual - gap
     valid_up_to = jnp.where(room > 0, wide.C + room / jnp.maximum(cost, TINY), 0)
-    scale = scale_without_loss(wide, margins)
+    scale = wide.scale_without_loss(margins)
     scaled_gap = (scale**2 * (a @ p) / 2 - dual) / dual / solver.tol
     return valid_up_to.astype(problem.dtype), scaled_gap.astype(problem.dtype)
 
@@ -304,7 +303,7 @@ def scaled_up(problem: BoxProblem, point: CarriedPoint) -> dict[str, Any]:
         wide, p = widened(problem), point.products
         spare = 64 * jnp.finfo(problem.dtype).eps  # products of the result are rounded again
         a = point.a.astype(wide.dtype)
-        w = rounded(scale_without_loss(wide, wide.margins(a, p)) * (1 + spare) * a, problem.dtype)
+        w = rounded(wide.scale_without_loss(wide.margins(a, p)) * (1 + spare) * a, problem.dtype)
         return w.astype(problem.dtype), jnp.stack([wide.matvec(w), p])
 
     w, products = lengthen(problem, point)

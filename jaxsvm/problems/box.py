@@ -144,6 +144,12 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
         low, high = bisected(lambda t: matmul(c, at(t)) > self.e, -reach, reach, 64)
         return jnp.where(too_much == 0, a, BoxProblem.on_equality(self, at((low + high) / 2)))
 
+    def scale_without_loss(self, margins: Float[Array, " n"]) -> Float[Array, ""]:
+        """Return the factor of w and its bias that leaves no sample a loss; infinite if none does."""
+        wanted = self.q > 0
+        least = jnp.where(self.present & wanted, margins / jnp.where(wanted, self.q, 1), jnp.inf).min()
+        return jnp.where(least > 0, 1 / jnp.where(least > 0, least, 1), jnp.inf)
+
     def on_equality(self, a: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return a point of the box moved back onto the equality: `_movers` move by the same share of their room."""
         if self.c is None:

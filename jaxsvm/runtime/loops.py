@@ -291,3 +291,19 @@ def shard_lanes(
 
 def _automatic(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def in_rounds(round: Callable[..., Any], state: Any, limit: Array | int, excess: Array) -> tuple[Any, Array, Array]:
+    """Run rounds until the excess is at most 1, or NaN, or `limit` steps are taken; traceable.
+
+    `round` maps a state, and the steps that are left, to the next state, the steps that it took, and the excess: the
+    value of the stop rule over its threshold, 0 if no further round can change anything. Return the last state, the
+    number of steps and the excess; that of the start may be infinite.
+    """
+
+    def turn(solve: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        state, steps, excess = round(solve[0], limit - solve[1])
+        return state, solve[1] + jnp.asarray(steps, jnp.int32), excess
+
+    start = (state, jnp.zeros((), jnp.int32), excess)
+    return while_loop(lambda solve: (solve[2] > 1) & (solve[1] < limit), turn, start)
