@@ -52,8 +52,8 @@ class Schema:
 
 
 def formed_rows(join):
-    """All rows of a join of whole weights, equal ones once per copy: features, signs, the row of each table."""
-    rows = relational.design(join)
+    """All rows of a join of whole weights, equal ones once per copy, or drawn ones: features, signs, table rows."""
+    rows = join if isinstance(join, relational.Design) else relational.design(join)
     copies = np.repeat(np.arange(rows.n), rows.weight.astype(int))
     x = rows.x if isinstance(rows.x, np.ndarray) else rows.x.toarray()
     return x[copies], rows.y[copies], [place[copies] for place in rows.place]
@@ -417,7 +417,7 @@ class Names:
             out += [f"{name}: {n} of {total} rows join with nothing: {said}." for said, n in why.items() if n]
         for i, name in enumerate(self.names):
             alone = len({row[0] for row in rows if row[i] is None})
-            said = f"f: {alone} rows have no partner in {name}, whose features are missing there."
+            said = f"f: {alone} rows have no partner in {name}: its features are missing there."
             out += [said] * (alone > 0)
         return out
 

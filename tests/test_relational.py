@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from random_joins import formed_rows
 
-from jaxsvm.errors import InputError
 from jaxsvm.relational import Join, far_counts, pseudo_gradient
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine, rank_grid
@@ -98,8 +97,6 @@ def test_ear_removal_and_spanning_trees_agree_on_what_is_acyclic():
         assert (total == needed) == (len(ears(tables)[0]) == 1)
         if len(ears(tables)[0]) > 1:
             cyclic += 1
-            with pytest.raises(InputError, match="cyclic join, whose core"):
-                join_tree("uvwxyz", tables, 0, set())
             continue
         edges = join_tree("uvwxyz", tables, 0, set())
         for c in columns:  # the tables of each column are connected

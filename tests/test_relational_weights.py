@@ -146,7 +146,7 @@ def test_rows_that_may_be_absent_are_those_of_left_join(db, optional):
         {name: db.sql(f"FROM {name}").to_arrow_table() for name in join.names}, ("sale", "late"), **options
     ).rows, strict=True))  # fmt: skip
     whose = {"shop": "sale", "town": "shop"}
-    notes = [f"{whose[name]}: " in note and f"no partner in {name}, whose features are missing" in note
+    notes = [f"{whose[name]}: " in note and f"no partner in {name}: its features are missing" in note
              for note in join.notes for name in join.schema.optional]  # fmt: skip
     assert sum(notes) == len(join.schema.optional)
 
@@ -160,8 +160,8 @@ def test_a_key_of_three_tables_is_that_of_the_table_nearest_to_the_label():
     fit = relational.fit(join, 0.1, intercept=False)
     np.testing.assert_allclose(np.sort(relational.design(join).x[:, 1]), [3.0, 4.0, 4.0, 5.0])
     assert join.notes == [
-        "sale: 3 rows have no partner in shop, whose features are missing there.",
-        "sale: 2 rows have no partner in town, whose features are missing there.",
+        "sale: 3 rows have no partner in shop: its features are missing there.",
+        "sale: 2 rows have no partner in town: its features are missing there.",
     ]
     duck = duckdb.connect()
     for name, columns in tables.items():
@@ -179,7 +179,10 @@ def test_tables_that_cannot_be_absent_are_refused(db):
         ("optional is 'sale'", lambda: made("sale")),
         ("missing 'refuse'", lambda: made(["shop"], "refuse")),
         (r"optional is \['tower'\]", lambda: made(["tower"])),
-        ("a key of each is needed .sale and town share no key", lambda: made(["town"], tables=("sale", "town"))),
+        (
+            "each needs a key, and no cycle of keys. sale and town share no key",
+            lambda: made(["town"], tables=("sale", "town")),
+        ),
     ):
         with pytest.raises(InputError, match=match):
             make()

@@ -10,28 +10,13 @@ repeat on both sides of a join (orders and clicks of a customer), it may have 10
 the size of the tables only.
 """
 
-from jaxsvm.relational.descent.design import Design, design
+from jaxsvm.relational.descent.design import Design, design, sample
 from jaxsvm.relational.descent.fit import RelationalFit, Scorer, Stability, fit, fit_path, load, stability
 from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, gradient_interval, pseudo_gradient
-from jaxsvm.relational.schema.join import Join, Moments, Sample, from_database, sample
+from jaxsvm.relational.schema.join import Join, Moments, from_database
 
 __all__ = [
-    "Design",
-    "Join",
-    "Moments",
-    "PseudoGradient",
-    "RelationalFit",
-    "Sample",
-    "Scorer",
-    "Stability",
-    "design",
-    "far_counts",
-    "fit",
-    "fit_path",
-    "from_database",
-    "gradient_interval",
-    "load",
-    "pseudo_gradient",
-    "sample",
+    "Design", "Join", "Moments", "PseudoGradient", "RelationalFit", "Scorer", "Stability", "design",
+    "far_counts", "fit", "fit_path", "from_database", "gradient_interval", "load", "pseudo_gradient", "sample",
     "stability",
-]
+]  # fmt: skip

@@ -114,10 +114,7 @@ class Tree:
         return self
 
     def within(self, nodes: int, rows: float) -> "Tree | None":
-        """Contract the simplified tree to at most `nodes` nodes, the cheapest edge first.
-
-        Return None if a node would have more than `rows` rows.
-        """
+        """Contract to at most `nodes` nodes, the cheapest edge first; None if a node had more rows than `rows`."""
         tree = self.simplified
         while tree.m > nodes:
             size, i, j = min((tree.pairs(i, j), i, j) for i, j in tree.kid if i < j)

@@ -21,8 +21,9 @@ from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import InputError, require_part
 from jaxsvm.points.rows import CSR
+from jaxsvm.relational.counting.tree import drawn
 from jaxsvm.relational.schema.join import Join
-from jaxsvm.runtime.arrays import in_a_line, transfers
+from jaxsvm.runtime.arrays import in_a_line, require_whole, transfers
 
 ENTRIES_OF_A_CHUNK = 1 << 23  # numbers of a join's rows that are formed at a time: 64 MiB
 MOST_ROWS = 1 << 27  # merged rows of a join for which vectors are formed
@@ -30,12 +31,12 @@ MOST_ROWS = 1 << 27  # merged rows of a join for which vectors are formed
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Design(OfChunks):
-    """The rows of a join, as a problem needs them, equal ones once."""
+    """Rows of a join, as a problem needs them: all, equal ones once, or drawn ones."""
 
     __repr__ = in_a_line
 
     join: Join
-    place: list[np.ndarray]  # the row of each table of each distinct row of the join, `(N,)` each
+    place: list[np.ndarray]  # the row of each table, as the join keeps them, `(N,)`; `join.rows` maps to given ones
     y: np.ndarray  # signs, `(N,)`
     weight: np.ndarray  # the number (weight) of equal rows that each row stands for, `(N,)`: `sample_weight`
     names: list[str]  # of the coefficients
@@ -68,6 +69,20 @@ class Design(OfChunks):
         return self.join.features(self.place)
 
 
+def _design(join: Join, place: list[np.ndarray], weight: np.ndarray) -> Design:
+    labels = tuple(join.classes.tolist())
+    return Design(join, place, join.tree.y[place[join.tree.label]], weight, join.feature_names, labels)
+
+
+def rows_of(join: Any, most: float) -> Design | None:
+    """Return the different rows of a join; None if there are more than `most`."""
+    tree = join.tree.within(1, most) if join.tree.rows <= most else None
+    if tree is None:
+        return None
+    live = np.flatnonzero(tree.weight[0])  # rows of an optional table may weigh nothing
+    return _design(join, [tree.members[0][t][live] for t in range(len(join.names))], tree.weight[0][live])
+
+
 @transfers
 def design(join: Join) -> Design:
     """Return a join, or `fit.join`, which is scaled, as a design matrix.
@@ -76,8 +91,20 @@ def design(join: Join) -> Design:
         InputError: On a join of more than `MOST_ROWS` merged rows, too many for vectors with an entry for each.
     """
     require_part("join", join, "moments", "a `relational.Join` is needed")
-    found = join.distinct(MOST_ROWS)
+    found = rows_of(join, MOST_ROWS)
     if found is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
-    y = join.tree.y[found[0][join.tree.label]]
-    return Design(join, found[0], y, found[1], join.feature_names, tuple(join.classes.tolist()))
+    return found
+
+
+@transfers
+def sample(join: Join, n: int, key: int) -> Design:
+    """Draw n rows of the join, independent, each in proportion to its weight; `key` is the seed.
+
+    Raises:
+        InputError: On an n below 1, or a key that is no integer of at least 0.
+    """
+    require_part("join", join, "moments", "a `relational.Join` is needed")
+    require_whole("n", n, 1)
+    require_whole("key", key, 0)
+    return _design(join, drawn(join.tree, n, np.random.default_rng(key)), np.ones(n))

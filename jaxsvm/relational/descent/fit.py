@@ -85,13 +85,13 @@ class Scorer:
         terms = [_number(self.intercept), *(_term(f"{quoted(of.table)}.{quoted(of.name)}", of) for of in self.terms)]
         sources = {name: quoted(name) for name in schema.named} | schema.sources | (tables or {})
         clauses = [f"{sources[schema.label]} AS {quoted(schema.label)}"]
-        for pair in schema.edges:
-            tests = [
-                " = ".join(compared(f"{quoted(n)}.{quoted(owners[n])}", schema.casts.get(key)) for n in pair)
-                for key, owners in schema.keys.items()
-                if set(pair) <= set(owners)
-            ]
-            how, new = "LEFT JOIN" if pair[1] in schema.optional else "JOIN", pair[1]
+        for at, new in enumerate(schema.order[1:], 1):
+            tests = []
+            for key, owners in schema.keys.items():
+                if new in owners and (before := [name for name in schema.order[:at] if name in owners]):
+                    ends = (f"{quoted(name)}.{quoted(owners[name])}" for name in (before[0], new))
+                    tests.append(" = ".join(compared(end, schema.casts.get(key)) for end in ends))
+            how = "LEFT JOIN" if new in schema.optional else "JOIN"
             clauses.append(f"{how} {sources[new]} AS {quoted(new)} ON {' AND '.join(tests) or 'TRUE'}")
         body = "\n    + ".join(terms)
         return f"SELECT {quoted(schema.label)}.*,\n    {body} AS {quoted(score)}\nFROM " + "\n".join(clauses)

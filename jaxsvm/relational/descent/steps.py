@@ -22,7 +22,7 @@ from jaxsvm.designs.losses import REACHES, Sums
 from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
 from jaxsvm.numerics.hinge_program import RIDGE, minimum_by_products
-from jaxsvm.relational.counting.tree import drawn
+from jaxsvm.relational.descent.design import rows_of, sample
 from jaxsvm.relational.gradient.engine import Engine, PseudoGradient, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.results.fit import Certificate
@@ -95,19 +95,14 @@ class Formed:
         return np.append(scale * cg(system, scale * b[:-1], rtol=1e-10, maxiter=4000)[0], 0.0)
 
 
-def formed(join: Any, rows: list[np.ndarray], weight: np.ndarray) -> Formed:
-    """Return rows of a join, given by the row of each table, with their features."""
-    return Formed(join.features(rows), join.tree.y[rows[join.tree.label]], weight)
-
-
 def formed_if_small(join: Any, wanted: bool) -> Formed | None:
     """Return all rows of a join with their features if they fit in memory and are few, or are wanted; else None."""
     tables = sum(len(block.X) for block in join.blocks)
     few = max(MEASURED.formed_rows, MEASURED.formed_ratio * tables)
     most = MEASURED.auto_rows if wanted else min(MEASURED.auto_rows, few)
     most = min(most, (memory() or np.inf) / 4 / (16 * max(join.entries, 1)))  # a quarter of it, 16 bytes an entry
-    found = join.distinct(most)
-    return None if found is None else formed(join, *found)
+    found = rows_of(join, most)
+    return None if found is None else Formed(found.x, found.y, found.weight)
 
 
 class Counted:
@@ -121,7 +116,8 @@ class Counted:
     def few(self) -> Formed:
         """Return drawn rows of the join."""
         many = int(np.clip(MEASURED.hessian_rows_per_coefficient * self.join.d, *MEASURED.hessian_rows))
-        return formed(self.join, drawn(self.join.tree, many, np.random.default_rng(0)), np.ones(many))
+        few = sample(self.join, many, 0)
+        return Formed(few.x, few.y, few.weight)
 
     def counts(
         self, beta: np.ndarray, mode: str, guard: float = 0.0, ramp: float = 0.0, lam: float = 0.0

@@ -87,7 +87,7 @@ class GridEngine(Engine):
         """Return the histograms of i's side for each key shared with j, `(G, bins)`."""
         keys, b, mass = entries[:3]
         others = [k for k in self.tree.neighbours(i) if k != j]
-        incoming = _width_of_sum([sent[k, i] for k in others])
+        incoming = 1 + sum(sent[k, i].shape[1] - 1 for k in others)
         out = np.zeros((self.tree.count[i, j], entries.width + incoming - 1))
         if not others:
             np.add.at(out, (keys[j], b), mass)
@@ -109,7 +109,7 @@ class GridEngine(Engine):
         # A node without neighbours has one of a single row of score 0.
         last, key = (sent[near[-1], i], keys[near[-1]]) if near else (np.ones((1, 1)), np.zeros(len(b), np.int64))
         others = [sent[k, i] for k in near[:-1]]
-        width = _width_of_sum(others)
+        width = 1 + sum(part.shape[1] - 1 for part in others)
         tables = _beyond(last, entries.width + width - 1, threshold, wanted)
         for e in _by_bin(b, key, width):
             window, at = slice(b[e[0]], b[e[0]] + width), key[e]
@@ -146,10 +146,6 @@ def _beyond(histogram: np.ndarray, bins: int, threshold: Threshold, wanted: int)
     if wanted > 1:
         out.append(left * count - h * running(histogram * np.arange(most))[:, end])
     return out
-
-
-def _width_of_sum(histograms: list[np.ndarray]) -> int:
-    return 1 + sum(part.shape[1] - 1 for part in histograms)
 
 
 def _sums(histograms: list[np.ndarray], keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

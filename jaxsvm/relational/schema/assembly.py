@@ -28,7 +28,7 @@ from jaxsvm.relational.tables.columns import (
     present,
     python_values,
 )
-from jaxsvm.relational.tables.pushdown import Plan, Roles, common_type, edge_name, losses, queries
+from jaxsvm.relational.tables.pushdown import Plan, Roles, common_type, keyed_by_two, queries
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,25 +100,30 @@ def block_of(
     return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), places.astype(np.int32), categories, kinds)
 
 
-def assembled(plan: Plan) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarray], list[str], dict[str, str]]:
+def assembled(
+    plan: Plan,
+) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarray], list[str], dict[str, str], list[str]]:
     """Drop rows that join with nothing, merge equal rows, make features of columns and signs of labels.
 
-    Return `tree`, `blocks`, `classes`, `rows`, `notes` and `casts` of a `Join`; complete `plan.roles.optional`.
+    Return `tree`, `blocks`, `classes`, `rows`, `notes`, `casts`, `names` of a `Join`; complete `plan.roles.optional`.
     """
     check_types(plan.columns, plan.roles)
-    names, hub = list(plan.sources), list(plan.sources).index(plan.roles.label[0])
-    optional = plan.roles.optional
-    edges = join_tree(names, [frozenset(plan.roles.shared(name, name)) for name in names], hub, optional)
-    plan = plan._replace(edges=[(names[i], names[j]) for i, j in edges])
-    apart = [pair for pair in plan.edges if not plan.roles.shared(*pair)]
-    notes = [f"{one} and {two} share no key: every row of one joins every row of the other." for one, two in apart]
-    if any(table in optional for _, table in apart):
-        raise InputError(f"optional is {plan.roles.optional}: a key of each is needed ({notes[0]})")
-    casts = {}
+    casts, notes, optional, cyclic = {}, [], plan.roles.optional, set()
     for key, owners in plan.roles.keys.items():
         columns = {f"{name}.{c}": (f"{plan.sources[name]} AS t", plan.columns[name][c]) for name, c in owners.items()}
         cast = common_type(plan.database, columns)
         casts |= {} if cast is None else {key: cast}
+    while len(core := ears(plan.tables)[0]) > 1:
+        core = [list(plan.sources)[i] for i in core]
+        plan, said = keyed_by_two(plan, casts, core)
+        notes, cyclic = [*notes, said], cyclic.union(core)
+    names, hub = list(plan.sources), list(plan.sources).index(plan.roles.label[0])
+    edges = join_tree(names, plan.tables, hub, optional)
+    plan = plan._replace(edges=[(names[i], names[j]) for i, j in edges])
+    apart = [pair for pair in plan.edges if not plan.roles.shared(*pair)]
+    notes += [f"{one} and {two} share no key: every row of one joins every row of the other." for one, two in apart]
+    if any(table in optional for _, table in apart) or optional & cyclic:
+        raise InputError(f"optional is {sorted(optional)}: each needs a key, and no cycle of keys. {' '.join(notes)}")
     tables = [plan.database.ask(query) for query in queries(plan, casts)]
     weights, many, blocks, rows = [], [], [], []
     for name, table in zip(names, tables, strict=True):
@@ -135,7 +140,7 @@ def assembled(plan: Plan) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarra
     kid, count = {}, {}
     for i, j in edges:
         for a, b in ((i, j), (j, i)):
-            kid[a, b] = numbers(tables[a][edge_name(i, j)], names[a]).astype(np.int64) - 1
+            kid[a, b] = numbers(tables[a][f"e{i}_{j}"], names[a]).astype(np.int64) - 1
         if not np.array_equal(np.unique(kid[i, j]), np.unique(kid[j, i])):
             raise InputError(
                 f"tables {names[i]} and {names[j]} have different keys among the rows that join: a table changed "
@@ -143,11 +148,9 @@ def assembled(plan: Plan) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarra
             )
         count[i, j] = count[j, i] = int(kid[i, j].max()) + 1
         if alone := many[i][np.isin(kid[i, j], kid[j, i][many[j] == 0])].sum():
-            notes.append(
-                f"{names[i]}: {alone:.0f} rows have no partner in {names[j]}, whose features are missing there."
-            )
+            notes.append(f"{names[i]}: {alone:.0f} rows have no partner in {names[j]}: its features are missing there.")
     members = [{i: np.arange(len(weight))} for i, weight in enumerate(weights)]
-    return Tree(weights, kid, count, hub, y, members), blocks, classes, rows, notes, casts
+    return Tree(weights, kid, count, hub, y, members), blocks, classes, rows, notes, casts, names
 
 
 def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> None:
@@ -178,7 +181,12 @@ def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> 
 
 def _losses(plan: Plan, name: str, copies: np.ndarray) -> list[str]:
     """Return the notes on the rows of a table that are no part of the join, and on those that are equal."""
-    total, keyless, zero, wrong = (int(part[0].as_py()) for part in plan.database.ask(losses(plan, name)).values())
+    less, nothing = plan.without(name)
+    wrong = f"NOT COALESCE({plan.weight(name)} BETWEEN 0 AND 1e300, FALSE)"
+    tests = ("TRUE", less, f"{nothing} AND NOT ({less})", wrong)
+    counts = ", ".join(f"COUNT(CASE WHEN {test} THEN 1 END) AS c{k}" for k, test in enumerate(tests))
+    counted = plan.database.ask(f"SELECT {counts} FROM {plan.sources[name]} AS t")
+    total, keyless, zero, wrong = (int(part[0].as_py()) for part in counted.values())
     if wrong:
         raise InputError(
             f"weights of {name}.{plan.roles.weights[name]} are missing, negative or infinite in {wrong} rows: numbers "
@@ -220,10 +228,10 @@ def _signs(plan: Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray, np.
     return np.where(code == 1, 1.0, -1.0), classes
 
 
-def ears(tables: Sequence[frozenset[str]], label: int = 0) -> tuple[list[int], list[tuple[int, int]]]:
-    """Remove tables, given by their keys, whose keys that others have are all in one of those; never the label's.
+def ears(tables: Sequence[frozenset[str]], label: int = -1) -> tuple[list[int], list[tuple[int, int]]]:
+    """Remove tables, given by their keys, whose keys that others have are all in one of those; never `label`.
 
-    Return what is left, the label's table or the cyclic core, and the edges of a join tree from there outwards. Among
+    Return what is left, a table or the cyclic core, and the edges of a join tree from there outwards. Among
     possible ones those of small degrees: a node's messages cost a product for each neighbour beyond the second.
     """
     alive, degree, edges = set(range(len(tables))), [0] * len(tables), []
@@ -250,15 +258,8 @@ def join_tree(
     Rows of optional tables may be absent: what else has their keys joins before them, and `optional` takes up the
     tables that join through them alone.
     """
-    core, edges = ears(tables, label)
-    if len(core) > 1:
-        parts = "; ".join(f"{names[i]}({', '.join(sorted(tables[i]))})" for i in core)
-        raise InputError(
-            f"keys make a cyclic join, whose core is {parts}: join some of these tables into one (a view), or leave a "
-            "key out."
-        )
     above = {label: label}
-    for i, j in edges:
+    for i, j in ears(tables, label)[1]:
         while names[i] in optional and tables[i] & tables[j] <= tables[above[i]]:
             i = above[i]  # noqa: PLW2901
         above[j] = i

@@ -26,7 +26,7 @@ from jaxsvm.relational.counting import tree as counting
 from jaxsvm.relational.schema.assembly import assembled
 from jaxsvm.relational.tables.columns import column, declared, opened
 from jaxsvm.relational.tables.pushdown import Keys, Plan, Schema, connected, in_memory, quoted, roles_in
-from jaxsvm.runtime.arrays import checked, require_one_of, require_whole
+from jaxsvm.runtime.arrays import checked, require_one_of
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -50,7 +50,7 @@ class Join:
     Attributes:
         size: The number of rows of the join; with weights their sum.
         feature_names: `table.column` or `table.column=level`, one per coefficient; a constant is `(intercept)`.
-        names: Names of the tables.
+        names: Names of the tables, those of keys last.
         rows: For each table, the given row that each kept row came from (the first of equal ones); -1 is absent.
         classes: The labels of the signs -1 and +1.
         tree: The join tree.
@@ -66,7 +66,7 @@ class Join:
         self, tables: Mapping[str, Any], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None = None,
         keys: Keys | None = None, *, categorical: Mapping[str, Sequence[str]] | None = None,
         positive: Hashable | None = None, missing: str = "refuse", weights: Mapping[str, str] | None = None,
-        optional: Sequence[str] = (),
+        optional: Sequence[str] = (), cyclic: float = 0,
     ) -> None:  # fmt: skip
         """Encode the keys, find the join tree, drop rows that join with nothing, merge equal rows.
 
@@ -87,9 +87,11 @@ class Join:
                 It is no feature unless `features` names it.
             optional: Tables of which a row may be absent, as by LEFT JOIN from the label's table outwards; then so are
                 those of tables that join through it alone. Its features are missing, which "impute" fills in.
+            cyclic: The most rows of a table of keys that is made where keys lead round a cycle; without it the error
+                says how many are needed.
 
         Raises:
-            InputError: On anything that does not fit, a cyclic join, and a join without rows or with one label.
+            InputError: On anything that does not fit, and a join without rows or with one label.
         """
         require_package("duckdb", "a join of tables")
         if not isinstance(tables, Mapping) or not tables:
@@ -97,7 +99,7 @@ class Join:
             raise InputError(f"tables is {found}: a dict of at least one table by name is needed.")
         given = {str(name): opened(f"tables[{name!r}]", table) for name, table in tables.items()}
         named = {name: table.names for name, table in given.items()}
-        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional)
+        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional, cyclic)
         wanted, held = {}, {}
         for i, (name, table) in enumerate(given.items()):
             owned = [*roles.keys.values(), roles.weights]
@@ -115,10 +117,11 @@ class Join:
 
     def assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
         """Set the attributes: `named` are the columns of each table, `sources` what `to_sql` reads."""
-        self.names, roles = list(plan.sources), plan.roles
-        self.tree, self.blocks, self.classes, self.rows, self.notes, casts = assembled(plan)
-        edges = [(self.names[i], self.names[j]) for i, j in self.tree.outward]
-        self.schema = Schema(named, roles.label[0], edges, roles.keys, sorted(roles.optional), sources, casts)
+        roles = plan.roles
+        self.tree, self.blocks, self.classes, self.rows, self.notes, casts, self.names = assembled(plan)
+        order = [self.names[i] for i in (self.tree.label, *(j for _, j in self.tree.outward))]
+        order = [name for name in order if name in named]
+        self.schema = Schema(named, roles.label[0], order, roles.keys, sorted(roles.optional), sources, casts)
         if not np.isfinite(float(self.size)):
             raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
 
@@ -191,14 +194,6 @@ class Join:
                 names += [f"{table}.{name}{' IS NULL' if level is None else f'={level}'}" for level in levels]
         return names
 
-    def distinct(self, most: float) -> tuple[list[np.ndarray], np.ndarray] | None:
-        """Return the row of each table of each distinct row of the join, and how often it comes; None beyond `most`."""
-        tree = self.tree.within(1, most) if self.tree.rows <= most else None
-        if tree is None:
-            return None
-        live = np.flatnonzero(tree.weight[0])  # rows of an optional table may weigh nothing
-        return [tree.members[0][t][live] for t in range(len(self.names))], tree.weight[0][live]
-
     @property
     def entries(self) -> int:
         """Return the number of features of a row that are kept: of a category its level alone."""
@@ -218,29 +213,6 @@ class Join:
         )
         alone = [f" ({note})" for note in self.notes if "share no key" in note]  # rarely what was meant
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
-
-
-class Sample(NamedTuple):
-    """A sample of rows of the join: features, signs, and the row of each table."""
-
-    x: np.ndarray  # `(n, d)`, a column for each level
-    y: np.ndarray  # `(n,)`
-    rows: list[np.ndarray]  # as the join keeps them, `(n,)` each; `join.rows[i]` maps them to given rows
-
-
-@checked
-def sample(join: Join, n: int, key: int) -> Sample:
-    """Draw n rows of the join, uniform and independent, with their features; `key` is the seed.
-
-    Raises:
-        InputError: On an n below 1, or a key that is no integer of at least 0.
-    """
-    require_part("join", join, "moments", "a `relational.Join` is needed")
-    require_whole("n", n, 1)
-    require_whole("key", key, 0)
-    rows = counting.drawn(join.tree, n, np.random.default_rng(key))
-    x = join.features(rows)
-    return Sample(x if isinstance(x, np.ndarray) else x.toarray(), join.tree.y[rows[join.tree.label]], rows)
 
 
 def prepared(
@@ -304,7 +276,7 @@ def from_database(
     source: DuckDBPyConnection | BaseBackend | str | os.PathLike[str], tables: Sequence[str] | Mapping[str, str],
     label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
     categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
-    weights: Mapping[str, str] | None = None, optional: Sequence[str] = (),
+    weights: Mapping[str, str] | None = None, optional: Sequence[str] = (), cyclic: float = 0,
 ) -> Join:  # fmt: skip
     """Make a join of tables or views of a database.
 
@@ -331,6 +303,6 @@ def from_database(
                 raise InputError(f"table {name} has two columns {twice[0]}: give them different names.")
             columns[name] = {c: declared(kind, f"t.{quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
         named = {name: list(of_table) for name, of_table in columns.items()}
-        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional, alike)
+        roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional, cyclic, alike)
         join.assemble(Plan(database, sources, columns, roles), named, given)
     return join

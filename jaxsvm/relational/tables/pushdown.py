@@ -10,13 +10,14 @@ that of tables in memory too, and PostgreSQL.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from jaxsvm.errors import InputError, require_package
 from jaxsvm.relational.tables.columns import CATEGORIES, DOUBLE, NUMBERS, Declared, array_of, arrays_of, declared
-from jaxsvm.runtime.arrays import require_one_of
+from jaxsvm.runtime.arrays import require_finite_number, require_one_of
 
 Attributes = dict[str, dict[str, str]]
 """For each attribute of the join, its column in each table that has it."""
@@ -29,7 +30,7 @@ class Schema(NamedTuple):
 
     named: dict[str, list[str]]  # the names of all columns of each table
     label: str  # the label's table
-    edges: list[tuple[str, str]]  # pairs of a table and one further from the label's, in this order
+    order: list[str]  # the tables from the label's outwards
     keys: Attributes  # the attributes of the join
     optional: list[str]  # the tables of which a row may be absent, those that join through them alone too
     sources: dict[str, str]  # the SQL that stands for a table in FROM, if not its name
@@ -47,6 +48,7 @@ class Roles(NamedTuple):
     missing: str  # "refuse" or "impute"
     weights: dict[str, str]  # the column of weights of each table that has one
     optional: set[str]  # tables whose rows may be absent
+    cyclic: float  # the most rows of a table of keys that breaks a cycle
 
     def shared(self, one: str, two: str) -> list[str]:
         """Return the attributes that two tables share."""
@@ -126,10 +128,11 @@ def _require_columns(argument: str, named: Mapping[str, Sequence[str]], table: s
 def roles_in(
     named: Mapping[str, Sequence[str]], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None,
     keys: Keys | None, categorical: Mapping[str, Sequence[str]] | None, positive: Hashable | None, missing: str,
-    weights: Mapping[str, str] | None, optional: Sequence[str], alike: Callable[[str], str] = str,
+    weights: Mapping[str, str] | None, optional: Sequence[str], cyclic: float, alike: Callable[[str], str] = str,
 ) -> Roles:  # fmt: skip
     """Find what each column is for, of the columns `named` by table; `alike` is that of `attributes`."""
     require_one_of("missing", missing, ("refuse", "impute"))
+    require_finite_number("cyclic", cyclic)
     if not (isinstance(label, tuple | list) and len(label) == 2 and str(label[0]) in named):
         raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {', '.join(named)}.")
     table, column = label = (str(label[0]), str(label[1]))
@@ -164,7 +167,7 @@ def roles_in(
             f"there are the tables {', '.join(named)}")  # fmt: skip
         if not set(wanted) <= set(taken.get(name, ())):
             raise InputError(f"categorical[{name!r}] is {wanted}: {known}.")
-    return Roles(label, taken, equal, asked, positive, missing, weighted, loose)
+    return Roles(label, taken, equal, asked, positive, missing, weighted, loose, cyclic)
 
 
 def _by_table(argument: str, chosen: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
@@ -193,21 +196,25 @@ class Plan(NamedTuple):
     own: bool = False  # whether the database is ours: a column `row` of each table numbers its rows
     edges: Sequence[tuple[str, str]] = ()  # of the join tree, pairs of a table and one further from the label's
 
-    def keyless(self, name: str) -> str:
-        """Write when a row of a table lacks a key that it needs: those of optional tables further out it does not."""
-        near = [
-            pair for pair in self.edges if name in pair and not (pair[0] == name and pair[1] in self.roles.optional)
-        ]
+    @property
+    def tables(self) -> list[frozenset[str]]:
+        """Return the attributes of each table."""
+        return [frozenset(self.roles.shared(name, name)) for name in self.sources]
+
+    def without(self, name: str) -> tuple[str, str]:
+        """Write when a row of a table is left out: it lacks a key, if not one of optional tables, or weighs nothing.
+
+        One of an optional table without weight stays: it is not absent.
+        """
+        optional = self.roles.optional
+        near = [pair for pair in self.edges if name in pair and not (pair[0] == name and pair[1] in optional)]
         columns = dict.fromkeys(self.roles.keys[key][name] for pair in near for key in self.roles.shared(*pair))
-        return " OR ".join(f"{self.columns[name][c].sql} IS NULL" for c in columns) or "FALSE"
+        keyless = " OR ".join(f"{self.columns[name][c].sql} IS NULL" for c in columns) or "FALSE"
+        return keyless, "FALSE" if name in optional else f"{self.weight(name)} = 0"
 
     def weight(self, name: str) -> str:
         """Write the weight of a row of a table, as a double."""
         return compared(self.columns[name][self.roles.weights[name]].sql, DOUBLE) if name in self.roles.weights else "1"
-
-    def weightless(self, name: str) -> str:
-        """Write when a row weighs nothing and is left out; one of an optional table stays, as it is not absent."""
-        return "FALSE" if name in self.roles.optional else f"{self.weight(name)} = 0"
 
     def is_category(self, name: str, column: str) -> bool:
         """Return whether a feature is a category."""
@@ -324,9 +331,7 @@ def common_type(database: Database, columns: Mapping[str, tuple[str, Declared]])
         if common.kind in kinds:
             return common.name
     if kinds == {"integer", "float"} and not any(kind.name.upper() in ("FLOAT", "FLOAT4") for kind in types):
-        large = [
-            f"FROM {source} WHERE ABS(CAST({kind.sql} AS {DOUBLE})) >= {2**53}" for source, kind in columns.values()
-        ]
+        large = [f"FROM {at} WHERE ABS(CAST({kind.sql} AS {DOUBLE})) >= {2**53}" for at, kind in columns.values()]
         if not any(database.ask(f"SELECT COUNT(*) AS n {rows}")["n"][0].as_py() for rows in large):
             return DOUBLE  # which tells these integers apart
     described = ", ".join(f"{name} ({kind.name})" for name, (_, kind) in columns.items())
@@ -336,8 +341,46 @@ def common_type(database: Database, columns: Mapping[str, tuple[str, Declared]])
     )
 
 
+def keyed_by_two(plan: Plan, casts: Mapping[str, str], core: Sequence[str]) -> tuple[Plan, str]:
+    """Add a table of the different keys of two tables of a cyclic core, joined: that of fewest rows; and say so.
+
+    It has all keys of the two, so it takes their place on the cycle, and no row of theirs joins two of its own.
+
+    Raises:
+        InputError: If it has more rows than are allowed, before it is made.
+    """
+    made, keys = [], plan.roles.keys
+    for pair in [pair for pair in itertools.combinations(core, 2) if plan.roles.shared(*pair)]:
+        whose = {key: next(n for n in pair if n in of) for key, of in keys.items() if not of.keys().isdisjoint(pair)}
+        at = {key: f"k{k}" for k, key in enumerate(whose)}
+        columns = {
+            at[key]: plan.columns[name][keys[key][name]]._replace(sql=f"t.{at[key]}") for key, name in whose.items()
+        }
+        sides = []
+        for name in pair:
+            values = [f"{plan.columns[name][keys[key][name]].sql} AS {k}" for key, k in at.items() if name in keys[key]]
+            sides.append(f"(SELECT DISTINCT {', '.join(values)} FROM {plan.sources[name]} AS t)")
+        both = plan.roles.shared(*pair)
+        met = " AND ".join(" = ".join(compared(f"{side}.{at[key]}", casts.get(key)) for side in "ab") for key in both)
+        by = ", ".join(at[key] for key in both)
+        a, b = (f"(SELECT {by}, CAST(COUNT(*) AS {DOUBLE}) AS n FROM {side} AS d GROUP BY {by})" for side in sides)
+        many = plan.database.ask(f"SELECT SUM(a.n * b.n) AS n FROM {a} AS a JOIN {b} AS b ON {met}")["n"][0].as_py()
+        rows = ", ".join(["0 AS row", *(f"{'ab'[pair.index(name)]}.{at[key]}" for key, name in whose.items())])
+        source = f"(SELECT {rows} FROM {sides[0]} AS a JOIN {sides[1]} AS b ON {met})"
+        made.append((many or 0, pair, source, columns, at))
+    many, pair, source, columns, at = min(made)
+    new, said = " with ".join(pair), f"{many:,.0f} different keys of {pair[0]} with {pair[1]} break it"
+    if many > plan.roles.cyclic or new in plan.sources:
+        told = f"keys make a cyclic join of {', '.join(core)}: {said}"
+        raise InputError(f"{told}; allow cyclic={many:.0f}, name no table {new!r}, or leave a key out.")
+    keys = {key: of | {new: at[key]} if key in at else of for key, of in keys.items()}
+    roles = plan.roles._replace(keys=keys, features=plan.roles.features | {new: []})
+    plan = plan._replace(roles=roles, sources=plan.sources | {new: source}, columns=plan.columns | {new: columns})
+    return plan, f"The join is cyclic: {said}."
+
+
 def queries(plan: Plan, casts: Mapping[str, str]) -> list[str]:
-    """Write one query per table: features and label as c0, c1, ..., keys as `edge_name`, multiplicities as n.
+    """Write one query per table: features and label as c0, c1, ..., keys of edges as e0_1, ..., multiplicities as n.
 
     Tables of our own are reduced once, here; in a user's database, where nothing is written, each query reduces all.
     Names in the queries are those of this function only: no name of the user collides with one. An optional table has
@@ -364,14 +407,14 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> list[str]:
     out = []
     for i, name in enumerate(names):
         inner, rows = [f"c{k}" for k in range(len(plan.roles.fetched(name)))], f"down{i} AS a"
-        group = ", ".join(inner + [edge_name(*edge) for edge in edges if i in edge])
+        group = ", ".join(inner + [f"e{at}_{j}" for at, j in edges if i in (at, j)])
         for at, j in [edge for edge in edges if i in edge]:
             by, whose = shared(at, j), f"m{j}" if at == i and names[j] in optional else "a"
             if whose != "a":
                 met = " AND ".join(f"{whose}.{key} = a.{key}" for key in by)
                 rows += f" LEFT JOIN (SELECT DISTINCT {', '.join(by)} FROM up{j}) AS {whose} ON {met}"
             rank = f"DENSE_RANK() OVER (ORDER BY {', '.join(f'{whose}.{key}' for key in by)})" if by else "1"
-            inner.append(f"{rank} AS {edge_name(at, j)}")
+            inner.append(f"{rank} AS e{at}_{j}")
         first = ", COALESCE(MIN(first), -1) AS first" if plan.own else ""
         query = f"SELECT {group or '1'}, COUNT(first) AS n, SUM(w) AS w{first} "
         query += f"FROM (SELECT {', '.join([*inner, 'first', 'w'])} FROM {rows})"
@@ -390,19 +433,6 @@ def _semijoin(table: str, others: list[tuple[str, list[str]]], exist: str = "EXI
     return f"SELECT * FROM {table} AS a" + (f" WHERE {' AND '.join(tests)}" if tests else "")
 
 
-def edge_name(i: int, j: int) -> str:
-    """Return the column name of the key numbers of an edge, the same at both of its ends."""
-    return f"e{min(i, j)}_{max(i, j)}"
-
-
-def losses(plan: Plan, name: str) -> str:
-    """Count the rows of a table, as n, those with a missing key, others of weight 0, and those with no weight."""
-    less, wrong = plan.keyless(name), f"NOT COALESCE({plan.weight(name)} BETWEEN 0 AND 1e300, FALSE)"
-    tests = (less, f"{plan.weightless(name)} AND NOT ({less})", wrong)
-    counts = [f"COUNT(CASE WHEN {test} THEN 1 END) AS c{k}" for k, test in enumerate(tests)]
-    return f"SELECT COUNT(*) AS n, {', '.join(counts)} FROM {plan.sources[name]} AS t"
-
-
 def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
     """Select the keys, features, label and weight of a table, without the rows that have no key or weigh nothing."""
     kept = [f"{'t.row' if plan.own else '0'} AS first", f"{plan.weight(name)} AS w"]
@@ -416,8 +446,7 @@ def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
         # Drivers round REAL to decimals, and Arrow has no UHUGEINT.
         double = kind.kind == "float" or kind.name == "UHUGEINT"
         kept.append(f"{compared(kind.sql, 'VARCHAR' if text else DOUBLE if double else None)} AS c{k}")
-    without = f"{plan.keyless(name)} OR {plan.weightless(name)}"
-    return f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({without})"
+    return f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({' OR '.join(plan.without(name))})"
 
 
 def compared(value: str, cast: str | None) -> str:
