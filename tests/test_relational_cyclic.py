@@ -30,7 +30,7 @@ def cycle(db, m, rng, extra):
     return tables, keys, f"FROM {', '.join(tables)} WHERE {' AND '.join(tests)}"
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [pytest.param(k, marks=[pytest.mark.thorough] * (k > 5)) for k in range(12)])
 def test_random_cycles_are_those_of_sql(seed):
     rng, db = np.random.default_rng(seed), duckdb.connect()
     tables, keys, sql = cycle(db, 3 + seed % 3, rng, seed % 2)
