@@ -45,16 +45,9 @@ def hinge_gap(x, y, C, support, coefficients, gamma, rows=2000):
     x = np.asarray(x, np.float64)
     squares = (x**2).sum(1)
     coefficients = np.asarray(coefficients, np.float64).ravel()
-    h = np.concatenate(
-        [
-            np.exp(
-                -gamma
-                * np.maximum(squares[i : i + rows, None] + squares[support] - 2 * x[i : i + rows] @ x[support].T, 0)
-            )
-            @ coefficients
-            for i in range(0, len(x), rows)
-        ]
-    )
+    blocks = (slice(i, i + rows) for i in range(0, len(x), rows))
+    apart = (squares[i, None] + squares[support] - 2 * x[i] @ x[support].T for i in blocks)
+    h = np.concatenate([np.exp(-gamma * np.maximum(part, 0)) @ coefficients for part in apart])
     norm = coefficients @ h[support]
     dual = np.abs(coefficients).sum() - norm / 2
     steps = np.unique(y - h)  # the primal is piecewise linear in the bias, with kinks where a margin is 1

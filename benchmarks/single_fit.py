@@ -37,19 +37,9 @@ def judge(x, y, C, alpha, gamma, rows=1000):
     support = np.flatnonzero(alpha)
     squares = (x**2).sum(1)
     v = y[support] * alpha[support]
-    h = np.concatenate(
-        [
-            (
-                np.exp(
-                    -gamma
-                    * np.maximum(squares[i : i + rows, None] + squares[support] - 2 * x[i : i + rows] @ x[support].T, 0)
-                )
-                + 1
-            )
-            @ v
-            for i in range(0, len(x), rows)
-        ]
-    )
+    blocks = (slice(i, i + rows) for i in range(0, len(x), rows))
+    apart = (squares[i, None] + squares[support] - 2 * x[i] @ x[support].T for i in blocks)
+    h = np.concatenate([(np.exp(-gamma * np.maximum(part, 0)) + 1) @ v for part in apart])
     R = alpha @ (y * h) + (alpha**2).sum() / C
     norm = alpha @ (y * h) / R**2
     primal = norm / 2 + C / 2 * (np.maximum(0, 1 - y * h / R) ** 2).sum()

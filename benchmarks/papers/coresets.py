@@ -43,7 +43,7 @@ def whole(name):
         x = np.random.default_rng(0).normal(size=(1000, 2)) * 0.5 + 10.0 * y[:, None]
         x[:2], y[:2] = [[0.1, -0.1], [-0.1, 0.1]], (1, -1)
     else:
-        data = load(FILES[name], test=0)
+        data = load(FILES.get(name, name), test=0)
         x, y = np.asarray(data.x, float), data.y.astype(float)
     spread = x.std(axis=0)
     x = (x - x.mean(axis=0)) / np.where(spread > 0, spread, 1)
@@ -253,8 +253,7 @@ def theory(run):
         x, n = y[:, None] * np.sqrt(2 / d) * halves, len(y)
         formulas = [(n * e * C + d * d) / (n * (e * C + d * d)) for e in (1, 8)]
         lows[f"d = {d}, lambda {C:g}:"] = (*formulas, sensitivities(x, y, C, np.ones(n), True).min())
-    held = all(low <= sharp <= least * (1 + 1e-6) for low, sharp, least in lows.values())
-    run.check("16", held, listed(lows))
+    run.check("16", all(low <= sharp <= least * (1 + 1e-6) for low, sharp, least in lows.values()), listed(lows))
     t = sensitivities(x, y, 1e4, np.ones(n)).sum()
     run.check("17", t > 0.99 * n, f"lambda = 1e4: exact t {t:.1f} of {n} points")
     return {"lower": lows, "exact t": exact}
@@ -306,7 +305,7 @@ def passed(stream, key, x, y):
 def streams(run):
     """Figures 3 and 5: the paper's tree, reservoirs, ours, one pass of Pegasos; shares of parts."""
     sets = {"HTRU 200": 4, "Cod 200": 2}
-    found, spent, shape, proven, ahead, fail, needed = {}, {}, {}, {}, {}, {}, {}
+    found, spent, shape, ahead, fail, needed = {}, {}, {}, {}, {}, {}
     for label, trials in {"HTRU 200": 2}.items() if run.quick else sets.items():
         name, size = label.split()[0], int(label.split()[1])
         (x, y, _), rows = whole(name), []
@@ -326,7 +325,6 @@ def streams(run):
             offline = trained(x, y, *algorithm1(gamma, rng, size))
             machines |= {"offline": offline, "ours": small.solution(), "Pegasos": one_pass(a, b)}
             rows.append({who: excess(name, machine) for who, machine in machines.items()})
-        proven[label] = objective(x, y, *machines["ours"]) / small.info["lower"] - 1, rows[-1]["ours"]
         shape[label] = state.chunks, sum(level is not None for level in state.levels)
         of = found[label] = {who: np.mean([row[who] for row in rows]) for who in rows[0]}
         pairs = (("reservoir", "root"), ("reservoir of its size", "union"), ("reservoir", "offline"))
@@ -336,7 +334,6 @@ def streams(run):
     run.check("55", any(of[0] < of[2] for of in ahead.values()), "in row 54")
     told = {label: (of["Pegasos"], of["ours"]) for label, of in found.items()}
     run.check("5", run.quick or min(of[0] for of in told.values()) < 0.05, listed(told))
-    run.check("9", all(true <= said < 1 for said, true in proven.values()), listed(proven))
     run.check("35", max(filled for _, filled in shape.values()) > 1, listed(shape))
     run.check("38", all(filled <= np.log2(chunks) + 1 for chunks, filled in shape.values()), "in row 35")
     run.check("36", max(fail.values()) > 0.05, listed(fail))
@@ -352,7 +349,27 @@ def streams(run):
     x, y, _ = whole("HTRU")
     t = [coresets.sensitivity(x[:n], y[:n], len(y) / n, bound="printed", clusters=15).sum() for n in (2000, len(y))]
     run.check("37", 0.5 < t[0] / t[1] < 2, f"{t[0]:.0f}, of all {t[1]:.0f}")
-    return found | {"seconds": spent, "certified": proven}
+    return found | {"seconds": spent}
+
+
+def certified(run):
+    """Certificates on all rows of fifty streams and fifty coresets in memory, the true excess, the cost of the pass."""
+    found, sets = {}, {"HTRU": 9, "Cod": 9, "Credit": 8, "Skin": 8, "magic": 8, "mammography": 8}
+    each = [(name, key) for name in sets for key in range(sets[name])]
+    for name, key in each[:1] if run.quick else each:
+        x, y, _ = whole(name)
+        a, b = (part[np.random.default_rng(key).permutation(len(y))] for part in (x, y))
+        stream = coresets.Stream(1.0, 1000, total_weight=(None, len(y))[key % 2])
+        works = {("stream", "stream of known length")[key % 2]: partial(passed, stream, key, a, b)}
+        works["memory"] = lambda: (None, coresets.coreset(x, y, 1.0, 400, key))  # noqa: B023
+        for way, work in works.items():
+            (_, small), spent = timed(work, int)
+            told, took = timed(partial(coresets.certify, small, (x, y)), int)
+            row = float(told.relative_gap), excess(name, small.solution()), took / spent
+            found.setdefault(f"{name} {way}", []).append(row)
+    told = listed({label: np.median(rows, axis=0) for label, rows in found.items()}, "{:.2g}")
+    run.check("9", min(np.min(np.array(rows) @ [1, -1, 0]) for rows in found.values()) >= -1e-9, told)
+    return found
 
 
 def centres(run):
@@ -437,4 +454,5 @@ def figures(run):
 
 
 if __name__ == "__main__":
-    Paper("coresets", CLAIMS).main(table, theory, clusters, training, figure1, streams, centres, oracles, figures)
+    parts = (table, theory, clusters, training, figure1, streams, certified, centres, oracles, figures)
+    Paper("coresets", CLAIMS).main(*parts)

@@ -116,13 +116,8 @@ def shown(cell):
     """A cell of a table: three digits; the parts of a tuple (ours, the paper's) beside each other; "-" for none."""
     if isinstance(cell, tuple):
         return " / ".join(map(shown, cell))
-    return (
-        f"{cell:.3g}"
-        if isinstance(cell, float | np.floating)
-        else "-"
-        if cell is None
-        else str(cell).replace("|", "\\|")
-    )
+    text = f"{cell:.3g}" if isinstance(cell, float | np.floating) else str(cell).replace("|", "\\|")
+    return "-" if cell is None else text
 
 
 def table(head, rows):

@@ -194,10 +194,10 @@ def plan_of(m: int, sampler: str, bound: str, regulariser: str, clusters: Any, n
 
 
 def node_plan(C: float, m: int, sampler: str, bound: str, clusters: Any) -> Plan:
-    """Check the choices of a node of a tree and return its plan, whose pilot is rough: this costs little accuracy."""
+    """Check the choices of a node of a tree and return its plan."""
     require_positive("C", C)
     require_whole("size", m, 2)
-    return plan_of(m, sampler, bound, "pinned", clusters, m)._replace(tol=MEASURED.rough_gap)
+    return plan_of(m, sampler, bound, "pinned", clusters, m)
 
 
 def constructed(

@@ -17,7 +17,7 @@ class Measured:
     points_per_subset: int = 256
     points_per_small_subset: tuple[int, ...] = (8, 16, 32, 64) * 6  # queries that miss what dominates a large subset
     dominant_share: float = 0.1  # of an objective: from here on the score at a small subset counts
-    rough_gap: float = 1e-3  # relative gap of the pilots of nodes, subsets and trial machines
+    rough_gap: float = 1e-3  # relative gap of the machines of subsets and of trials
     centrality_corrections: int = 3  # in each interior-point step
     rows_held: int = 65536  # of a design, that are fetched; of more, so many are drawn
     bytes_held: int = 2**27  # of such rows, in float64

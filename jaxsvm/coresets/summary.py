@@ -126,7 +126,7 @@ def solution(x: Any, y: Any, C: float, sample_weight: Any = None, tol: float = 1
     return w, float(b)
 
 
-def solved(x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, tol: float = MEASURED.rough_gap) -> Any:
+def solved(x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, tol: float = 1e-6) -> Any:
     """Return the `Pilot` of a problem, on the host, inside `jax.enable_x64`."""
     require_costs(C, u)
     return jax.device_get(_solution(*padded(x, y, u), float(C), tol))
