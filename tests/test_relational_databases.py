@@ -118,6 +118,41 @@ def test_names_that_collide_score_as_postgresql_does_or_are_refused_by_name(post
     there.disconnect()
 
 
+def test_a_cyclic_weighted_left_join_is_that_of_postgresql(postgres):
+    """Triangles of a graph whose keys are of two types, beside a table whose rows may be absent."""
+    import ibis
+    import psycopg
+
+    with psycopg.connect(host=postgres["host"], user=postgres["user"], dbname="postgres", autocommit=True) as db:
+        for name, kind in (("r", "int"), ("s", "numeric(6, 1)"), ("t", "int")):
+            db.execute(f"""CREATE TABLE tri_{name} AS SELECT NULLIF(i * 7 % 6, 5)::int AS a, (i * i % 5)::{kind} AS b,
+                sin(i) AS x, (1 + i % 3) / 2.0 AS w, i % 2 AS y FROM generate_series(0, 40) g(i)""")
+        db.execute("CREATE TABLE tri_p AS SELECT i % 3 AS a, cos(i) AS x FROM generate_series(0, 6) g(i)")
+        names, pairs = [f"tri_{c}" for c in "rstp"], ("rs", "st", "tr", "rp")
+        options: dict[str, Any] = {
+            "keys": {(f"tri_{a}", f"tri_{b}"): {"a" if b == "p" else "b": "a"} for a, b in pairs},
+            "features": {name: ["x"] for name in names}, "weights": {"tri_s": "w"},
+            "optional": ["tri_p"], "missing": "impute",
+        }  # fmt: skip
+        there = ibis.postgres.connect(**postgres)
+        with pytest.raises(InputError, match=r"cyclic join of tri_r, tri_s, tri_t: \d+ different keys"):
+            relational.from_database(there, names, ("tri_r", "y"), **options)
+        join = relational.from_database(there, names, ("tri_r", "y"), cyclic=1e4, **options)
+        fit = relational.fit(join, 0.1)
+        rows = db.execute("""SELECT r.x, s.x, t.x, p.x, s.w, 2 * r.y - 1 FROM tri_r r JOIN tri_s s ON r.b = s.a
+            JOIN tri_t t ON s.b = t.a AND t.b = r.a LEFT JOIN tri_p p ON r.a = p.a""").fetchall()
+        found = db.execute(f"SELECT score FROM ({fit.to_sql()}) AS scored").fetchall()
+    there.disconnect()
+    x, w, y = (part.squeeze() for part in np.split(np.array(rows, float), [4, 5], axis=1))
+    assert np.isnan(x[:, 3]).any() and len(found) == len(rows) > 20
+    fill = join.blocks[join.names.index("tri_p")].fill[0]
+    x = np.where(np.isnan(x), fill, x)[:, [names.index(name.split(".")[0]) for name in fit.feature_names]]
+    np.testing.assert_allclose(join.size, w.sum(), rtol=1e-12)
+    np.testing.assert_allclose(join.moments().label_mean, (w * y) @ x / w.sum(), atol=1e-12)
+    scores = np.sort(x @ fit.coef + fit.intercept)
+    np.testing.assert_allclose(np.sort([float(row[0]) for row in found]), scores, atol=1e-12)
+
+
 def test_a_query_of_duckdb_that_is_interrupted_says_so():
     """DuckDB raises a RuntimeError."""
     pytest.importorskip("duckdb")
