@@ -13,7 +13,9 @@ from jaxsvm import coresets, designs
 from jaxsvm.coresets import rows
 from jaxsvm.datasets import Scaling
 from jaxsvm.designs.fit import BIASES
+from jaxsvm.designs.losses import Spread
 from jaxsvm.errors import DataError, InputError
+from jaxsvm.kernels import RBF
 
 
 def data(n=400):
@@ -103,6 +105,17 @@ def test_a_certificate_is_of_another_C_or_bias_too(summary):
     np.testing.assert_allclose(free, value(x, y, u, 0.5, w, b), rtol=1e-9)
     np.testing.assert_allclose([ridge - free, none], [b * b / 2, value(x, y, u, 0.5, w, 0)], rtol=1e-6)
     assert small.info == before
+
+
+def test_a_kernel_machine_of_a_coreset_is_certified_on_the_features_of_all_rows():
+    x, y = data(300)
+    rows = designs.nystroem(designs.from_arrays(x, y), RBF(0.5), 16)
+    small = coresets.of_rows(rows, 1.0, 80)
+    told, (w, b) = coresets.certify(small, rows), small.solution()
+    features = np.asarray(rows.chosen(Spread(300, 300)).x)
+    np.testing.assert_allclose(told.primal, value(features, y, 1.0, 1.0, w, b), rtol=1e-9)
+    best = coresets.evaluate(small, (features, y)).optimum
+    assert told.dual <= best * (1 + 1e-9) and told.primal / best - 1 - 1e-6 <= told.relative_gap < 0.2
 
 
 def test_certificates_that_cannot_be_are_refused(summary):
