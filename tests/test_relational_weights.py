@@ -78,6 +78,7 @@ def test_weights_and_tables_in_memory_are_the_same(db):
         "sale: 39 of 120 rows join with nothing: their keys have no partner.",
         "shop: 5 of 14 rows join with nothing: their weight is 0.",
     ]  # fmt: skip
+    assert "(sale: 39 of 120 rows join with nothing: their keys have no partner.)" in repr(one)
     drawn = relational.sample(one, 20_000, 0)
     np.testing.assert_allclose(drawn.x.mean(axis=0), one.moments().mean, atol=0.02)
 

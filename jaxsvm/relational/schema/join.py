@@ -211,7 +211,7 @@ class Join:
             f"{n} ({len(r)} distinct rows, {b.d} features)"
             for n, r, b in zip(self.names, self.rows, self.blocks, strict=True)
         )
-        alone = [f" ({note})" for note in self.notes if "share no key" in note]  # rarely what was meant
+        alone = [f" ({note})" for note in self.notes if "different ones" not in note]  # rarely what was meant
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
 
 
