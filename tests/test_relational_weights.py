@@ -83,6 +83,18 @@ def test_weights_and_tables_in_memory_are_the_same(db):
     np.testing.assert_allclose(drawn.x.mean(axis=0), one.moments().mean, atol=0.02)
 
 
+def test_weights_that_leave_a_label_without_rows_are_refused():
+    """The rows of an optional table that weigh nothing are there: what joins them alone weighs nothing too."""
+    tables = {"f": {"k": [0, 1, 1], "x": [1.0, 2.0, 3.0], "y": [0, 1, 1]}, "d": {"k": [0, 1], "w": [0.0, 2.0]}}
+    options = {"weights": {"d": "w"}, "optional": ["d"], "missing": "impute"}
+    with pytest.raises(InputError, match=r"make 0 and 4 rows \(or weights\) a label"):
+        relational.Join(tables, ("f", "y"), **options)
+    tables["d"]["w"] = [1e300, 1e300]
+    with pytest.raises(InputError, match="inf rows"):
+        relational.Join({**tables, "f": {**tables["f"], "v": [1e300] * 3}}, ("f", "y"), **(options | {
+            "weights": {"d": "w", "f": "v"}}))  # fmt: skip
+
+
 def test_weights_that_cannot_be_are_refused(db):
     def made(w, kind="DOUBLE", **options):
         db.execute(f"CREATE OR REPLACE TABLE f AS SELECT i % 2 y, i * 0.1 x, CAST({w} AS {kind}) w FROM range(9) t(i)")
@@ -97,6 +109,10 @@ def test_weights_that_cannot_be_are_refused(db):
         (r"weights names f\.w, of type VARCHAR", lambda: made("'a'", "VARCHAR")),
         ("weights: table f has no column q", lambda: made("1", weights={"f": "q"})),
         ("weights is 'w'", lambda: made("1", weights="w")),
+        (
+            r"f\.w is also the name of a column of d, so it would be a key",
+            lambda: relational.Join({"f": {"w": [1, 1], "y": [0, 1]}, "d": {"w": [1]}}, ("f", "y"), weights={"f": "w"}),
+        ),
         ("do keys match, and weigh", lambda: made("0")),
         ("whole numbers", lambda: relational.far_counts(half, np.ones(1), engine="sketch")),
         ("class_weight is", lambda: relational.fit(half, 0.1, class_weight={2: 1.0})),

@@ -119,11 +119,11 @@ class Join:
         """Set the attributes: `named` are the columns of each table, `sources` what `to_sql` reads."""
         roles = plan.roles
         self.tree, self.blocks, self.classes, self.rows, self.notes, casts, self.names = assembled(plan)
-        order = [self.names[i] for i in (self.tree.label, *(j for _, j in self.tree.outward))]
-        order = [name for name in order if name in named]
+        order = [roles.label[0], *(name for _, j in self.tree.outward if (name := self.names[j]) in named)]
         self.schema = Schema(named, roles.label[0], order, roles.keys, sorted(roles.optional), sources, casts)
-        if not np.isfinite(float(self.size)):
-            raise InputError("tables make a join of more than 1e308 rows: float64 cannot count it.")
+        sums = np.bincount((self.tree.y > 0).astype(int), self.counts()[self.tree.label])
+        if not (sums.min() > 0 and np.isfinite(sums.sum())):
+            raise InputError(f"tables make {sums[0]:g} and {sums[1]:g} rows (or weights) a label: 0, or too many.")
 
     @property
     def d(self) -> int:

@@ -60,23 +60,23 @@ class Roles(NamedTuple):
 
 
 def attributes(
-    named: Mapping[str, Sequence[str]], keys: Keys | None, label: tuple[str, str], alike: Callable[[str], str] = str
+    named: Mapping[str, Sequence[str]], keys: Keys | None, own: Iterable[tuple[str, str]], alike: Callable[[str], str]
 ) -> Attributes:
     """Return the attributes of the join; None of `keys` is a natural join.
 
-    `alike` maps column names that are equal in the database to one (`str.lower` if case does not matter).
+    `own` are columns of label and weights, which no other table may have then. `alike` maps column names that are equal
+    in the database to one (`str.lower` if case does not matter).
     """
     if keys is None:
         where: Attributes = {}
         for name, columns in named.items():
             for key in columns:
                 where.setdefault(alike(key), {})[name] = key
-        others = [n for owners in where.values() if owners.get(label[0]) == label[1] for n in owners if n != label[0]]
-        if others:
-            raise InputError(
-                f"label {label[0]}.{label[1]} is also the name of a column of {', '.join(others)}, so it would be a "
-                "key: name the columns that join in keys."
-            )
+        for name, column in own:
+            others = [n for owners in where.values() if owners.get(name) == column for n in owners if n != name]
+            if others:
+                told = f"{name}.{column} is also the name of a column of {', '.join(others)}, so it would be a key"
+                raise InputError(f"{told}: name the columns that join in keys.")
         return {key: owners for key, owners in where.items() if len(owners) > 1}
     if not isinstance(keys, Mapping):
         raise InputError(
@@ -148,7 +148,7 @@ def roles_in(
             f"optional is {optional!r} and missing {missing!r}: tables other than the label's, {table}, and "
             "missing='impute', are needed."
         )
-    equal = attributes(named, keys, label, alike)
+    equal = attributes(named, keys, [label, *weighted.items()], alike)
     if features is None:
         used = {(name, key) for owners in equal.values() for name, key in owners.items()} | {label, *weighted.items()}
         chosen = {name: [c for c in columns if (name, c) not in used] for name, columns in named.items()}
