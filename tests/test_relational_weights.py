@@ -83,6 +83,7 @@ def test_weights_and_tables_in_memory_are_the_same(db):
     np.testing.assert_allclose(drawn.x.mean(axis=0), one.moments().mean, atol=0.02)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_weights_that_leave_a_label_without_rows_are_refused():
     """The rows of an optional table that weigh nothing are there: what joins them alone weighs nothing too."""
     tables = {"f": {"k": [0, 1, 1], "x": [1.0, 2.0, 3.0], "y": [0, 1, 1]}, "d": {"k": [0, 1], "w": [0.0, 2.0]}}
