@@ -69,7 +69,7 @@ def test_the_next_process_compiles_nothing_of_ours_and_a_damaged_file_is_replace
     files = list(tmp_path.rglob("*.program"))
     assert files and not list(tmp_path.rglob(".jaxsvm-*"))
     few, again, _ = ended(started(tmp_path))
-    assert again == found and few <= 5 < many, (few, many)
+    assert again == found and few + 2 < many, (few, many)
     for file in files:
         file.write_bytes(file.read_bytes()[:100])
     _, again, _ = ended(started(tmp_path))

@@ -25,7 +25,7 @@ from jaxsvm.gram.operators import DenseGram, Gram, LowRankGram, TiledGram, dense
 from jaxsvm.gram.spread import SpreadGram, of_whole
 from jaxsvm.kernels import RBF, Kernel, Precomputed, as_kernel
 from jaxsvm.kernels.contract import KernelLike, pytree
-from jaxsvm.kernels.distances import is_near, place, squared_distances
+from jaxsvm.kernels.distances import COARSE, is_near, place, squared_distances
 from jaxsvm.numerics.linear import inverse_root, pivots
 from jaxsvm.points.rows import CSR, PointsLike, as_points, by_row_tiles, dense_rows, transposed_product
 from jaxsvm.runtime.arrays import device_memory, floating, given_key, lengthened, require_memory, transfers
@@ -101,7 +101,7 @@ def gram(
 def _warn_of_collapse(far: float, dtype: Any) -> None:
     """Warn if the spacing of the points' dtype exceeds a sixteenth of the kernel's width."""
     apart = far * float(jnp.finfo(dtype).eps)
-    if apart > 1 / 16:
+    if apart > COARSE:
         warn(
             f"x lies up to {far:.2g} widths of the kernel away from 0, where {jnp.dtype(dtype)} numbers are "
             f"{apart:.2g} widths apart: points were rounded that much before the kernel saw them, and its values say "

@@ -33,7 +33,7 @@ from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.numerics.precision import matmul
 from jaxsvm.numerics.sizes import LARGEST_PADDED, size_class
 from jaxsvm.points.rows import CSR, transposed_product
-from jaxsvm.runtime.arrays import lengthened, may_be_padded, on_device, promoting, tangent_of
+from jaxsvm.runtime.arrays import is_tracing, lengthened, may_be_padded, on_device, promoting, tangent_of
 from jaxsvm.runtime.loops import cond, scan
 from jaxsvm.runtime.programs import Program
 
@@ -43,6 +43,8 @@ left side, is then a few units of rounding of a kernel value near 1, or of the e
 LARGEST_EXPANDED_SQUARE = 1e5  # squared distance to the mean, in the kernel's units, that float64 expands: 1e-10 lost
 FEW_FEATURES = 4  # with so few features, differences take no longer than a matrix product
 FEW_ROWS = 8  # so few rows are one reduction each, without a transposed copy of the other points
+COARSE = 1 / 16  # spacing of the points' dtype, in widths of the kernel, above which its values say little
+ENTRIES_OF_A_BLOCK = 1 << 18  # of points that are read at a time: 1 MiB of float32, which stays in the cache
 NEAR = math.sqrt(CANCELLED_SHARE / 2)
 """If all points lie within so many widths of the origin, the expansion keeps its digits in every pair."""
 
@@ -185,16 +187,15 @@ def place(kernel: Any, x: Any) -> tuple[Any, Float[Array, " d"], Any, Any]:
 
     Returns:
         The moved points, the shift that was subtracted, whether all moved points are `near` the origin, and the largest
-        distance of the original points from the origin in widths of the kernel.
+        distance of the original points from the origin in widths of the kernel, or a bound that is not `COARSE`.
     """
     shared = is_concrete(kernel, x) and not isinstance(x, CSR) and may_be_padded(x)
+    if shared and kernel.stationary and x.shape[0] <= LARGEST_PADDED and not is_tracing():
+        return _moved_on_host(kernel, x)
     far = _furthest(kernel, lengthened(x, size_class(x.shape[0])) if shared else x)
-    shared = shared and is_concrete(far)  # otherwise a user's program closes over the points
     if not kernel.stationary:
-        far = np.asarray(far) if shared else far
+        far = np.asarray(far) if shared and is_concrete(far) else far  # else a user's program closes over the points
         return x, jnp.asarray(np.zeros((x.shape[1],), x.dtype)), far <= NEAR, far
-    if shared and x.shape[0] <= LARGEST_PADDED:
-        return *_moved_on_host(kernel, x), far
     return *_moved(kernel, x), far
 
 
@@ -209,23 +210,34 @@ def furthest(kernel: Any, x: np.ndarray) -> float:
         return float(_furthest(kernel, lengthened(x, size_class(x.shape[0]))))
 
 
-def _moved_on_host(kernel: Any, x: Any) -> tuple[Any, Any, Any]:
-    """Do what `_moved` does by NumPy; only the kernel's part is compiled, for the size class: a fifth of the time."""
-    size, values = size_class(x.shape[0]), np.asarray(x)
+def _moved_on_host(kernel: Any, x: Any) -> tuple[Any, Any, Any, Any]:
+    """Do what `place` does by NumPy, in one pass for the shift and one to move; only the kernel's part is compiled."""
+    values, (n, d) = np.asarray(x), x.shape
+    moved, rows = np.empty((size_class(n), d), values.dtype), max(ENTRIES_OF_A_BLOCK // d, 1)
 
-    def furthest(points: Any) -> Any:
-        return np.asarray(_furthest(kernel, lengthened(points, size)))
+    def reaches(shift: Any) -> Any:
+        np.subtract(values, shift, out=moved[:n])
+        moved[n:] = moved[0]
+        return jax.device_get(_reaches(kernel, moved, shift))
 
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = values.mean(axis=0, dtype=np.float64).astype(values.dtype)
-        shift = np.clip(mean, values.min(axis=0), values.max(axis=0))
-        moved = values - shift
-        near = furthest(moved) <= NEAR
-        if not near:
+        blocks = (values[first : first + rows] for first in range(0, n, rows))
+        parts = [(x.min(axis=0), x.max(axis=0), np.ones(len(x), x.dtype) @ x) for x in blocks]
+        low, high, sums = (np.stack(part) for part in zip(*parts, strict=True))
+        mean = (sums.sum(axis=0, dtype=np.float64) / n).astype(values.dtype)
+        shift = np.clip(mean, low.min(axis=0), high.max(axis=0))
+        reach, of_shift = reaches(shift)
+        if not reach <= NEAR:
             shift = np.where(_exact_columns(values, shift), shift, np.zeros_like(shift))
-            moved = values - shift
-            near = furthest(moved) <= NEAR
-    return on_device(moved, x), on_device(shift, x), near
+            reach, of_shift = reaches(shift)
+    far = reach + of_shift  # at most: a reach is a norm
+    far = furthest(kernel, values) if far * np.finfo(x.dtype).eps > COARSE else far
+    return on_device(moved[:n], x), on_device(shift, x), reach <= NEAR, far
+
+
+@Program.full()
+def _reaches(kernel: Any, x: Any, shift: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    return kernel.reach(x).max(), kernel.reach(shift[None])[0]
 
 
 @Program.full()
