@@ -125,7 +125,7 @@ def proofs(run):
 
 def oracles(run):
     """Every rule on random problems of both losses against exact solutions: wrong decisions, bounds broken."""
-    forms = (1, 8, 26) if run.quick else (0, 7, 10, 13, 18, 21, 24, 31)  # of the 32
+    forms = (1, 26) if run.quick else (0, 7, 10, 13, 18, 21, 24, 31)  # of the 32
     numbers = [k for k in range(320 if run.quick else 1200) if k % 32 in forms]
     with jax.enable_x64(True):
         found = [one for k in numbers for one in judged(k, 14)]
@@ -150,7 +150,7 @@ def toy(run):
     shares, wrong, turned = {}, 0, 0
     seeds = range(3 if run.quick else 20)
     with jax.enable_x64(True):
-        for bias, seed in ((bias, seed) for bias in ("none", "regularized") for seed in seeds):
+        for bias, seed in product(("none", "regularized")[: 2 - run.quick], seeds):
             x, y = clouds(seed)
             problem = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 10.0, bias=bias)
             before, after = (jaxsvm.fit(problem.at(C), tol=1e-7) for C in (5.0, 10.0))
@@ -163,10 +163,9 @@ def toy(run):
     mean = {key: f"{np.mean(s):.3f} ({min(s):.3f} to {max(s):.3f})" for key, s in shares.items()}
     told = f"share of all samples, {len(seeds)} draws: {listed(mean)}; {wrong} wrong"
     run.check("F1", wrong == 0 and 0.74 < np.mean(shares["none IT"]) < 0.85, told)
-    told = (
-        f"{turned} of {2 * len(seeds)} draws: IT keeps a sample further beyond its margin than one that it leaves out"
-    )
-    run.check("S12", turned == 2 * len(seeds), told)
+    draws = sum(map(len, shares.values())) // len(RULES)
+    told = f"{turned} of {draws} draws: IT keeps a sample further beyond its margin than one that it leaves out"
+    run.check("S12", turned == draws, told)
     return shares
 
 
@@ -174,7 +173,7 @@ def rates(run):
     """E2: rates at C = 10 against C_ref / C, four sets and kernels."""
     table, wrong, weaker, falls, steps = {}, 0, 0, 0, 0
     for name in ("bcd",) if run.quick else ("bcd", "dna", "usps", "pendigits"):
-        x, y = points(name, 200 if run.quick else 600)
+        x, y = points(name, 80 if run.quick else 600)  # in small as many as in `paths`: the same programs
         for kernel in KERNELS[2 * run.quick :]:
             problem, _ = hinge(x, y, kernel, store=True)
             path = jaxsvm.solve_path(problem, 10 * np.array((*RATIOS, 1.0)), tol=1e-6)
@@ -277,7 +276,7 @@ ROUTES = *product(("SMO", "working sets"), (None, "BT1", "IT")), ("default", Non
 def paths(run):
     """E4, E5: C up to 1e4 by the paper's step (eps .01, a third of its values): rates, and whole paths."""
     sets, table = {"bcd": 300, "dna": 150, "mushrooms": 150, "shuttle": 150}, {}
-    for name, kernel in product(["bcd"] if run.quick else sets, KERNELS[2 * run.quick :]):
+    for name, kernel in product(["bcd"] if run.quick else sets, KERNELS[3 * run.quick :]):
         problem, Cs, fits = paper_values(name, 80 if run.quick else sets[name], kernel, 1e-2)
         row = {"C": Cs.tolist(), "BT1": [], "IT": [], "wrong": 0, "work": {}}
         for k in range(1, len(Cs)):
@@ -361,7 +360,7 @@ def two_sided(run):
 def epsilon(run):
     """E7: how many values answer every C within 1e-3, by the paper's step and by ours, and the worst true error."""
     counts, errors, ends = {}, {}, {}
-    for kernel in KERNELS[2 * run.quick :]:
+    for kernel in KERNELS[3 * run.quick :]:
         problem, Cs, _ = paper_values("bcd", 80 if run.quick else 569, kernel)
         path, y = screening.epsilon_path(problem, 1e-3, Cs[0], 1e4), np.asarray(problem.y, float)
         between = np.geomspace(Cs[0], 1e4, 20 if run.quick else 100)
@@ -381,10 +380,11 @@ def epsilon(run):
 
 def cost(run):
     """E9: CPU seconds of BT1 and IT by n, multiples of 16 (59,535 takes IT 23 ms), and how many columns IT needs."""
-    table = {}
-    x, y = points("codrna")
-    for kernel, sizes in (("linear", (7_440, 14_880, 29_760, 59_520)), ("1/d", (500, 1000, 2000, 4000))):
-        for n in sizes[:2] if run.quick else sizes:
+    table, (x, y) = {}, points("codrna")
+    sizes = {"linear": (7_440, 14_880, 29_760, 59_520), "1/d": (500, 1000, 2000, 4000)}
+    sizes = {"linear": (4000, 4800)} if run.quick else sizes
+    for kernel in sizes:
+        for n in sizes[kernel]:
             problem, least = hinge(x[:n], y[:n], kernel, store=kernel != "linear")
             C_ref = 500 * least
             before = jaxsvm.fit(problem.at(C_ref), tol=1e-4)
@@ -396,11 +396,11 @@ def cost(run):
             columns = ((a > 0) & (a < 1 - 1e-6) | (p < 1) & (1.05 * p >= 1)).sum()
             table[f"{kernel} {n}"] = (*spent, int(columns))
     slopes = []
-    for kernel in ("linear", "1/d"):
+    for kernel in sizes:
         rows = np.log([(int(key.split()[1]), *row[:2]) for key, row in table.items() if key.startswith(kernel)]).T
         slopes += [float(np.polyfit(rows[0], spent, 1)[0]) for spent in rows[1:]]
     told = ", ".join(f"{key} {1e3 * a:.1f}/{1e3 * b:.1f} ms, {c} columns" for key, (a, b, c) in table.items())
-    powers = listed(dict(zip(("linear BT1", "IT", "RBF BT1", "IT "), slopes, strict=True)))
+    powers = listed(dict(zip(("linear BT1", "IT", "RBF BT1", "IT "), slopes, strict=False)))
     told = f"codrna, BT1/IT: {told}; exponents of n: {powers}"
     run.check("T19", run.quick or max(slopes[:3]) < 1.4 and slopes[3] < 2.3, told)
     return table

@@ -145,7 +145,8 @@ def oracles(run):
     count, n, missed, gaps = 30 if run.quick else 300, 14, [], [0.0]
     with jax.enable_x64(True):
         for seed in range(count):
-            random, (K, y), kind = np.random.default_rng(seed), cloud(n, seed, 0.2), seed % 3
+            random, (K, y), kind = np.random.default_rng(seed), cloud(n, seed, 0.2), 2 * (seed // 2 % 2)
+            kind = kind if run.quick else seed % 3
             y[:2], weight = (1, -1), random.integers(1, 4, n).astype(float) if seed % 2 else np.ones(n)
             nu, C, c = 10.0 ** random.uniform(-2, 0), 10.0 ** random.uniform(-1, 2), random.normal(size=n)
             c = c.round(seed % 4)
@@ -215,7 +216,8 @@ def algorithm_1(Q, nu, steps, random):
 
 def formulas(run):
     """E1: the lemmas, Algorithm 1 and its rate, on random floors and a problem of 80 samples."""
-    n, nu, seeds, rates, kept, times = 80, 0.05, 20 if run.quick else 400, {}, [], (30, 300, 3000)
+    n, seeds = (14, 20) if run.quick else (80, 400)  # in small the programs are those of `oracles`
+    nu, rates, kept, times = 0.05, {}, [], (30, 300, 3000)
     (K, y), random, over = cloud(n), np.random.default_rng(0), np.zeros((50, 3))
     Q = np.outer(y, y) * K
     with jax.enable_x64(True):
