@@ -101,9 +101,6 @@ def stored(options, name):
         return tuple(found[key].astype(float) if key in found else None for key in ("X", "y", "Xt", "yt"))
 
 
-# ----------------------------------------------------------------------------------------------- the tasks
-
-
 def csv(folder, options):
     """a CSV with text labels and a missing value, by the command: refused with its line, then fitted"""
     import pandas as pd
