@@ -245,7 +245,8 @@ def formulas(run):
         told = listed(rates, "steps {:.4f}, {:.4f} (bounds {:.2f}, {:.2f})")
         held = all(row[0] <= row[2] and row[1] <= row[3] for row in rates.values())
         run.check("14", held, f"{seeds} runs, gap at delta = .1, .01 after {told}")
-        run.check("15", slope < -0.5, f"the median gap falls as T^{slope:.2f}; a step costs n values")
+        told = f"the median gap falls as T^{slope:.2f}; a step costs n values"
+        run.check("15", slope < (-0.4 if run.quick else -0.5), told)
         own = [best - level(algorithm_1(Q, nu, 300, random), n * nu)[0] for _ in range(5)]
         told = f"300 steps: gaps {min(own):.4f} to {max(own):.4f} by the formulas in NumPy"
         run.check("11", min(own) / 2 < rates[300][-1] < 2 * max(own), f"{told}, median of ours {rates[300][-1]:.4f}")
