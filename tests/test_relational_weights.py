@@ -227,3 +227,57 @@ def test_flights_that_lack_a_plane_or_weather_are_kept():
     assert alone > 40_000 and any(f"{alone} rows have no partner in planes" in note for note in left.notes), left.notes
     late = [(join.moments().label + 1) / 2 * join.size for join in (inner, left)]
     np.testing.assert_allclose(late, [66_787, 80_100], rtol=1e-12)
+
+
+def weights_of_two_keys(big):
+    """Rows of one key weigh big in one table and its inverse in the other, those of the other key about 1 in both."""
+    r, key = np.random.default_rng(0), np.repeat([0, 1], 20)
+    y = r.integers(0, 2, 40)
+    one = {"k": key, "y": y, "p": r.standard_normal(40) + y, "w": np.where(key == 0, 1 / big, 1)}
+    two = {"k": key, "q": r.standard_normal(40), "v": np.where(key == 0, big, r.random(40))}
+    return relational.Join({"A": one, "B": two}, ("A", "y"), weights={"A": "w", "B": "v"})
+
+
+def weights_of_a_chain(seed):
+    """Weights of three tables range over 12, 16 and 6 decades."""
+    r = np.random.default_rng(seed)
+    a = {
+        "k": r.integers(0, 4, 30),
+        "p": r.standard_normal(30),
+        "y": r.integers(0, 2, 30),
+        "w": 10 ** r.uniform(-6, 6, 30),
+    }
+    b = {
+        "k": r.integers(0, 6, 12),
+        "l": r.integers(0, 4, 12),
+        "q": r.standard_normal(12),
+        "v": r.choice([0, 1e-8, 1, 1e8], 12),
+    }
+    d = {"l": r.integers(0, 6, 12), "s": r.standard_normal(12), "u": 10 ** r.uniform(-3, 3, 12)}
+    return relational.Join({"A": a, "B": b, "D": d}, ("A", "y"), weights={"A": "w", "B": "v", "D": "u"},
+                           optional=[[], ["B"], ["D"]][seed % 3], missing="impute")  # fmt: skip
+
+
+MANY_DECADES = [*((weights_of_two_keys, big) for big in (1e4, 1e8, 1e10, 1e12, 1e14, 1e16)),
+                *((weights_of_a_chain, seed) for seed in (4, 6, 11))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "of"), MANY_DECADES)
+def test_weights_of_many_decades_lose_no_digits_of_small_keys(made, of):
+    fits = [relational.fit(made(of), 0.01, engine=engine, tol=1e-4) for engine in ("formed", "merge")]
+    exact, merged = ((float(fit.certificate.dual), float(fit.certificate.primal)) for fit in fits)
+    assert merged[0] <= exact[1] + 1e-9 and exact[0] <= merged[1] + 1e-9 and merged[1] - merged[0] < 3e-4
+    for fit in fits:
+        rows = relational.design(fit.join)
+        score, share, counts = rows.y * (rows.x @ fit.beta), rows.weight / rows.weight.sum(), fit.join.counts()
+        ours = share @ np.maximum(0, 1 - score) + 0.01 * fit.beta @ fit.beta
+        assert exact[0] - 1e-9 <= ours <= fit.certificate.primal + 1e-9
+        at = np.quantile(score, [0.1, 0.3, 0.5, 0.7, 0.9]) + 1e-7
+        np.testing.assert_allclose(fit.margins(at), [share[score <= tau].sum() for tau in at], atol=1e-9)
+        for ramp in (0.0, 0.3):  # through each row of each table, relative to all rows through it
+            far = relational.far_counts(fit.join, fit.beta, tau=0.5, ramp=ramp, engine="merge")
+            part = np.clip((0.5 - score) / 0.6 + 0.5, 0, 1) if ramp else score <= 0.5
+            for found, place, many in zip(far.counts[0], rows.place, counts, strict=True):
+                wanted = np.bincount(place, rows.weight * part * (rows.y > 0), minlength=len(many))
+                np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * rows.weight.sum())
+                assert (np.abs(found - wanted) <= 1e-9 * many).all()

@@ -228,7 +228,6 @@ def require_free(schema: Schema, score: str) -> None:
 
 
 def _term(value: str, term: Term) -> str:
-    """Write the summand of a feature, whose value is `value`."""
     if term.levels is not None:
         texts = [level if level is None else level.replace("'", "''") for level in term.levels]
         tests = [f"{value} IS NULL" if c is None else f"CAST({value} AS VARCHAR) = '{c}'" for c in texts]

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_finite, require_part
 from jaxsvm.relational.counting.tree import Tree, masked
-from jaxsvm.relational.gradient.far import Engine, Far, keyed
+from jaxsvm.relational.gradient.far import Counts, Engine, Far, keyed, running
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
@@ -38,12 +38,9 @@ class MergeEngine(Engine):
         self.hub = int(np.argmax([len(small.neighbours(i)) for i in range(small.m)]))
         # The first neighbour makes fewer pairs with the hub; the other one is searched.
         self.near = sorted(small.neighbours(self.hub), key=lambda k: small.pairs(self.hub, k))
-        two = len(self.near) == 2
-        self.pairs = small.pairs(self.hub, self.near[0]) if two else len(small.weight[self.hub])  # searches a label
+        self.pairs = small.pairs(self.hub, self.near[0]) if len(self.near) == 2 else len(small.weight[self.hub])
 
-    def count(
-        self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
-    ) -> tuple[list[np.ndarray], float]:
+    def count(self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float) -> Counts:
         tree, hub = self.tree, self.hub
         weight = masked(tree, sign)
         if tree.m == 1:
@@ -58,18 +55,19 @@ class MergeEngine(Engine):
         kid = tree.kid[last, hub][order]
         known = keyed(kid, s[last][order])
         start = np.searchsorted(kid, np.arange(tree.count[last, hub] + 1))
-        mass, moment = (np.append(0.0, np.cumsum(weight[last][order] * s[last][order] ** k)) for k in range(2))
-        change, shift = np.zeros(len(order) + 1), np.zeros(len(order) + 1)
-        slack = 0.0
+        masses = weight[last][order] * np.stack([np.ones(len(order)), s[last][order]])
+        mass, moment = np.insert(running(masses, start), 0, 0.0, axis=1)
+        changes, slack = np.zeros((1 + (ramp > 0), len(order) + len(start) - 1)), 0.0  # of each key one beyond its rows
 
         def reached(w: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             """Count pairs of weight w up to the scores t; return their number and sum of slacks."""
             end = np.searchsorted(known, keyed(key, t), side="right")  # noqa: B023 (called in this turn)
-            for changes, values in ((change, w), (shift, w * t))[: 1 + (ramp > 0)]:
-                opened, closed = (np.bincount(at, values, minlength=len(changes)) for at in (begin, end))  # noqa: B023
-                np.add(changes, opened - closed, out=changes)
-            many = mass[end] - mass[begin]  # noqa: B023
-            return many, t * many - (moment[end] - moment[begin])  # noqa: B023
+            for change, values in zip(changes, (w, w * t), strict=False):
+                opened, closed = (np.bincount(at + key, values, minlength=len(change)) for at in (begin, end))  # noqa: B023
+                np.add(change, opened - closed, out=change)
+            end *= end > begin  # noqa: B023
+            many = mass[end]
+            return many, t * many - moment[end]
 
         for r, a in self._chunks(s, weight):
             w = weight[hub][r] * (1.0 if a is None else weight[first][a])
@@ -84,8 +82,8 @@ class MergeEngine(Engine):
             out[hub] += np.bincount(r, w * far, minlength=len(out[hub]))
             if a is not None:
                 out[first] += np.bincount(a, w * far, minlength=len(out[first]))
-        through = np.cumsum(change)[:-1]
-        out[last][order] = weight[last][order] * (np.cumsum(shift)[:-1] - through * s[last][order] if ramp else through)
+        through, *shift = running(changes[:, np.arange(len(order)) + kid], start)
+        out[last][order] = weight[last][order] * (shift[0] - through * s[last][order] if ramp else through)
         return out, slack
 
     def _chunks(self, s: list[np.ndarray], weight: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
@@ -216,7 +214,6 @@ def from_counts(join: Any, beta: np.ndarray, lam: float, far: Far) -> PseudoGrad
 def gradient_interval(lower: PseudoGradient, upper: PseudoGradient) -> tuple[np.ndarray, np.ndarray]:
     """Bound each coordinate of the gradient of the mean hinge, from counts in the modes "lower" and "upper".
 
-    If the ends differ in sign, the sign is unknown: to know it decides counting knapsack (the paper's section on
-    hardness), for any accuracy of counts.
+    If the ends differ in sign, the sign is unknown: to know it decides counting knapsack (the paper).
     """
     return lower.plus + upper.minus, upper.plus + lower.minus

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxsvm.relational.counting.tree import Tree
 
+Counts = tuple[list[np.ndarray], float]  # far rows through each row of each node, and the sum of their slacks
 Scores = tuple[list[np.ndarray], list[np.ndarray]]
 
 
@@ -31,9 +32,7 @@ class Engine:
     threads = 1  # how many labels are counted at a time
     tree: Tree
 
-    def count(
-        self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
-    ) -> tuple[list[np.ndarray], float]:
+    def count(self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float) -> Counts:
         """Count the far rows of a label (sign 0 for +1, 1 for -1) from the scores of each node's rows, `(n_i,)` each.
 
         tau is the threshold of scores. Engines with `bounds` tell modes apart; others take a ramp of half-width `ramp`
@@ -45,7 +44,7 @@ class Engine:
     def __call__(self, scores: Scores, tau: float = 1.0, mode: str = "mid", ramp: float = 0.0) -> Far:
         """Count far rows from the scores of each table's rows, `scores[sign][table]`, `(n_i,)`."""
 
-        def of_label(sign: int) -> tuple[list[np.ndarray], float]:
+        def of_label(sign: int) -> Counts:
             tree, s = self.tree, scores[sign]
             nodes = [sum((s[t][rows] for t, rows in member.items()), np.zeros(())) for member in tree.members]
             counts, slack = self.count(sign, nodes, tau, mode, ramp)
@@ -56,7 +55,6 @@ class Engine:
 
 
 def _of_tables(tree: Tree, tables: list[np.ndarray], values: list[np.ndarray]) -> list[np.ndarray]:
-    """Sum values of the nodes' rows over the tables' rows; `tables` gives the lengths."""
     out: list[Any] = [None] * len(tables)
     for member, value in zip(tree.members, values, strict=True):
         for t, rows in member.items():
@@ -69,3 +67,16 @@ def keyed(key: np.ndarray, value: np.ndarray) -> np.ndarray:
     out = np.empty(np.broadcast(key, value).shape, complex)
     out.real, out.imag = key, value
     return out
+
+
+def running(values: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Return sums up to each of the values, `(k, n)`, within keys that begin at `start`, `(keys + 1,)`, ascending.
+
+    In units of each key, powers of two: sums of large weights would lose the digits of small keys.
+    """
+    size = np.diff(start)
+    head, size = start[:-1][size > 0], size[size > 0]
+    unit = np.ldexp(0.5, np.frexp(np.add.reduceat(np.abs(values), head, axis=1))[1]).repeat(size, axis=1)
+    total = np.zeros((len(values), len(unit[0]) + 1))
+    np.cumsum(values / unit, axis=1, out=total[:, 1:])
+    return (total[:, 1:] - total[:, head].repeat(size, axis=1)) * unit

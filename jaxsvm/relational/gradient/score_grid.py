@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_array  # jax depends on SciPy
 
 from jaxsvm.relational.counting.tree import Messages, Tree, masked
-from jaxsvm.relational.gradient.far import Engine
+from jaxsvm.relational.gradient.far import Counts, Engine
 
 
 class Entries(NamedTuple):
@@ -47,10 +47,7 @@ class GridEngine(Engine):
                 group = np.unique(group * self.tree.count[i, k] + self.tree.kid[i, k], return_inverse=True)[1]
             self.combinations.append((group, np.unique(group, return_index=True)[1]))
 
-    def count(
-        self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
-    ) -> tuple[list[np.ndarray], float]:
-        """Count the far rows of one label, by blurred scores."""
+    def count(self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float) -> Counts:
         tree, weight = self.tree, masked(self.tree, sign)
         live = [w > 0 for w in weight]
         if not all(mask.any() for mask in live):

@@ -15,7 +15,7 @@ import numpy as np
 from jaxsvm.errors import InputError
 from jaxsvm.relational.counting import tree as counting
 from jaxsvm.relational.counting.tree import Tree, grouped
-from jaxsvm.relational.gradient.far import Engine, keyed
+from jaxsvm.relational.gradient.far import Counts, Engine, keyed
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.runtime.arrays import memory, require_memory
 
@@ -110,7 +110,6 @@ class SketchEngine(Engine):
         return self.products[name][2] if name in self.products else self.tree.kid[i, near[0]]
 
     def _totals(self, factors: list[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the mass of each row of each sketch."""
         total = {f"{i}>{j}": sent for (i, j), sent in counting.messages(self.tree, factors).items()}
         for step in self.steps:
             if step.node < 0:
@@ -143,7 +142,6 @@ class SketchEngine(Engine):
         return chunks
 
     def _rows_of(self, i: int, width: dict[str, int], sign: int) -> list[np.ndarray]:
-        """Divide the rows of a node into chunks for its counts."""
         live = np.flatnonzero(counting.masked(self.tree, sign)[i])
         key = self.tree.kid[i, self.near[i][-1]][live] if self.near[i] else np.zeros(len(live), np.int64)
         order = np.argsort(key, kind="stable")
@@ -152,9 +150,7 @@ class SketchEngine(Engine):
         cuts = np.union1d(np.flatnonzero(np.diff(block)) + 1, np.arange(most, len(live), most))
         return [part for part in np.split(live[order], cuts) if len(part)]
 
-    def count(
-        self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float
-    ) -> tuple[list[np.ndarray], float]:
+    def count(self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float) -> Counts:
         tree, slack = self.tree, 0.0
         s = [np.append(part, np.inf) for part in s]
         sketches = self._sketches(sign, s, mode)
