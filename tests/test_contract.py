@@ -581,8 +581,9 @@ def test_a_restricted_problem_is_the_whole_with_the_rest_held(name, dtype):
 def test_its_derivatives_are_those_of_the_oracle_or_refused(name):
     here, fit = problem(name), solved(name)
     if not here.differentiable:
-        with pytest.raises(jaxsvm.InputError, match="derivatives of a solution exist for"):
-            implicit.value(here, fit)
+        if name != "ball":  # whose radius has first derivatives (`test_ball.py`)
+            with pytest.raises(jaxsvm.InputError, match="derivatives of a solution exist for"):
+                implicit.value(here, fit)
         solver = with_(PROBLEMS[name].solver, max_steps=9)
         with pytest.raises(jaxsvm.InputError, match="derivatives of a solution exist for"):
             jax.grad(lambda gamma: jaxsvm.fit(here.on(jaxsvm.gram(RBF(gamma), data()[0])), solver).R)(0.5)

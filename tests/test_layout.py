@@ -42,7 +42,7 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_168,
+    "cli": 1_174,
     "coresets": 2_021,
     "datasets": 1_522,
     "derivatives": 447,
@@ -59,7 +59,7 @@ LINES = {
     "plots": 418,
     "points": 354,
     "problems": 3_093,
-    "relational": 3_049,
+    "relational": 3_077,
     "results": 589,
     "runtime": 1_389,
     "screening": 700,

@@ -1,5 +1,7 @@
 """Fits over joins: their certificates against the optimum of the materialised join; samples, databases, errors."""
 
+import json
+
 import numpy as np
 import pytest
 from random_joins import formed_rows
@@ -427,6 +429,14 @@ def test_the_command(tmp_path):
     with duckdb.connect(str(path)) as db:
         assert len(db.sql(f"SELECT svm FROM ({(tmp_path / 'score.sql').read_text()})").fetchall()) > 100
     assert testing.CliRunner().invoke(app, [*arguments, "--key", "sales.shop=nowhere.id"]).exit_code == 2
+    more = testing.CliRunner().invoke(app, [*arguments, "--optional", "shops", "--weight", "days.rain", "--key",
+                                            "sales.year=days.year", "--key", "sales.day=days.day"])  # fmt: skip
+    with duckdb.connect(str(path)) as db:
+        joined = "sales LEFT JOIN shops ON shop = id JOIN days USING (year, day)"
+        ((rows,),) = db.sql(f"SELECT SUM(rain) FROM {joined}").fetchall()
+    assert more.exit_code == 0 and json.loads(more.stdout)["rows_of_the_join"] == pytest.approx(rows), more.output
+    wrong = testing.CliRunner().invoke(app, [*arguments, "--weight", "rain"])
+    assert wrong.exit_code == 2 and "weights" in wrong.output
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

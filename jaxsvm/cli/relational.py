@@ -20,6 +20,9 @@ def fit_join(
     label: Annotated[str, of_data(help="Column of the label in that table.")],
     table: Annotated[Texts, of_data(help="Another table or view; repeat for each.")] = None,
     key: Annotated[Texts, of_data(help="Columns that join; default: of equal names.", metavar="A.X=B.Y")] = None,
+    optional: Annotated[Texts, of_data(help="A table whose rows may be absent (LEFT JOIN); repeat for each.")] = None,
+    weight: Annotated[Texts, of_data(help="A column of weights; repeat for each.", metavar="TABLE.X")] = None,
+    cyclic: Annotated[float, of_data(help="Most rows of a table of keys that breaks a cycle of keys.")] = 0,
     positive: Positive = None,
     missing: Annotated[Literal["refuse", "impute"], of_data(help="Treatment of missing values.")] = "refuse",
     scale: Annotated[Literal["none", "max", "standard"], of_data(help="Scaling of numeric columns.")] = "standard",
@@ -36,12 +39,15 @@ def fit_join(
     """Fit a linear SVM over the join of tables in a DuckDB file, without forming the join."""
     check_writable(sql, database, option="--sql")
     keys = _keys(key or [])
-    names: list[str] = list(dict.fromkeys([fact, *(table or []), *(name for pair in keys for name in pair)]))
+    others = [*(table or []), *(optional or []), *(name for pair in keys for name in pair)]
+    names: list[str] = list(dict.fromkeys([fact, *others]))
+    weights = {name: column for name, _, column in (text.partition(".") for text in weight or [])}
     require(len(names) > 1, "--table is missing: name at least one table that joins --fact, or a --key.")
     with jax.enable_x64(True), interruptible() as stop:
         join = jaxsvm.relational.from_database(
-            database, names, (fact, label), keys=keys or None, missing=missing, positive=positive
-        )
+            database, names, (fact, label), keys=keys or None, missing=missing, positive=positive, weights=weights,
+            optional=optional or (), cyclic=cyclic,
+        )  # fmt: skip
         if sql is not None:
             require_free(join.schema, score)
         lam = 1e-3 if lam is None and C is None else lam

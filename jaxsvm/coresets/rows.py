@@ -35,6 +35,7 @@ from jaxsvm.designs.places.arrays import from_arrays
 from jaxsvm.errors import InputError, require
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import require_finite_number, require_one_of, require_positive, transfers
+from jaxsvm.runtime.files import require_writable
 from jaxsvm.runtime.programs import Program
 
 
@@ -69,6 +70,7 @@ def of_rows(
     require_design(design)
     require_positive("C", C)
     plan_of(m, sampler, bound, "pinned", clusters, design.n)
+    require_writable("checkpoint", checkpoint)
     number, classes = _classes(design, positive)
     with jax.enable_x64(True):
         key = as_key(key)
@@ -80,10 +82,8 @@ def of_rows(
     require(len(weight) > 0, "design: no row has a positive weight.")
     y = np.where(rows.y == number, 1.0, -1.0)
     small = coreset(rows.x, y, C, m, key, weight, sampler, bound, clusters=clusters)
-    index = (rows.first + np.arange(len(y)))[small.info["index"]]
-    small.info.update(known, n=design.n, classes=classes, index=index)
-    if len(design.features) == 1 and isinstance(design.features[0], Scaling):
-        scaling = design.features[0]
+    small.info.update(known, n=design.n, classes=classes, index=(rows.first + np.arange(len(y)))[small.info["index"]])
+    if len(design.features) == 1 and isinstance(scaling := design.features[0], Scaling):
         small.info.update(mean=np.asarray(scaling.offset), scale=1 / np.asarray(scaling.factor))
     if known and checkpoint is not None and os.path.exists(checkpoint):
         os.unlink(checkpoint)

@@ -76,7 +76,7 @@ class SVCPath(KernelClassifier):
         cv: Any = self.cv
         masks = fold_masks(self._codes, check_cv(cv, self._codes, classifier=True))
         counted, labels = self._weight * self.class_weight_[self._codes], self.classes_[self._codes]
-        for label in self.classes_ if self.loss == "squared_hinge" else [None]:  # each against the rest
+        for label in self.classes_ if self.loss != "hinge" and len(self.classes_) > 2 else [None]:
             told = labels if label is None else np.where(labels == label, f"{label}", f"all but {label}")
             require_classes(masks, told, counted, "cv")
         folds = [tuple(np.flatnonzero(mask[self._order]) for mask in fold) for fold in masks]

@@ -23,7 +23,6 @@ from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.precision import in_double, widened
 from jaxsvm.numerics.sizes import padded_size
 from jaxsvm.problems.box import BoxProblem
-from jaxsvm.problems.contract import Parametric, Problem
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, StatusCode, bit_of, limbs_of
 from jaxsvm.results.judge import concluded, in_dtype
 from jaxsvm.runtime.loops import in_rounds
@@ -56,7 +55,7 @@ def solve_many(
     return [results[place] for place in range(len(problems))]
 
 
-def small_chains(problem: Parametric, weights: np.ndarray, Cs: np.ndarray, tol: Any, stop: Interruption) -> Fit | None:
+def small_chains(problem: BoxProblem, weights: np.ndarray, Cs: np.ndarray, tol: Any, stop: Interruption) -> Fit | None:
     """Return fits of a concrete hinge problem with several weights of its samples, `(m, n)`, at values of C, `(k,)`.
 
     They have axes of m and k, on the host, in the order of both. Those that are not certified to `tol` are RUNNING, as
@@ -112,13 +111,13 @@ def small_chains(problem: Parametric, weights: np.ndarray, Cs: np.ndarray, tol: 
     return dataclasses.replace(fits, status=StatusCode(codes))
 
 
-def _small_machine(problem: Problem, weight: np.ndarray) -> BoxProblem | None:
+def _small_machine(problem: BoxProblem, weight: np.ndarray) -> BoxProblem | None:
     """Return a hinge problem on its samples of positive weight, at C = 1, stored and padded, in float64.
 
     None of many samples, a kernel that may be indefinite or has features, an equality other than that of a hinge.
     """
-    rows, box = np.flatnonzero(weight), cast(BoxProblem, problem)
-    few = isinstance(problem, BoxProblem) and problem.groups is None and 0 < len(rows) <= MEASURED.samples_at_once
+    rows, box = np.flatnonzero(weight), problem
+    few = problem.groups is None and 0 < len(rows) <= MEASURED.samples_at_once
     if not (few and problem.gram.definite) or problem.gram.feature_rows is not None or jax.default_backend() != "cpu":
         return None
     n, size, free = len(rows), padded_size(len(rows)), box.c is not None

@@ -330,7 +330,7 @@ def solve_together(
                 solved = _coarse_to_fine(grids, Cs, options, report, stop)
             elif options.lanes is None:
                 solved = []
-                for problem, place in zip(members, group, strict=True):
+                for problem, place in zip(cast(Any, members), group, strict=True):
                     link, known = chain_link(problem, solvers[place], options, stop), None
                     if isinstance(link, CarriedChain) and options.screen is None:
                         known = small_chains(problem, np.asarray(problem.weights)[None], Cs, options.tol, stop)
@@ -361,7 +361,7 @@ def solve_parts(
         problem.at(Cs.min())
         (ready,) = ready_together([problem.at(Cs.max())], [solver])
         factors = np.pad(weights, ((0, 0), (0, ready.n - problem.n)))
-        found = small_chains(ready, factors * np.asarray(ready.weights), Cs, options.tol, stop)
+        found = small_chains(cast(Any, ready), factors * np.asarray(ready.weights), Cs, options.tol, stop)
         if found is not None:
             fits = [jax.tree.map(lambda leaf, m=m: leaf[m], trimmed(found, problem.n)) for m in range(len(weights))]
             for m in np.flatnonzero((np.asarray(found.status.code) != Status.CONVERGED).any(axis=1)).tolist():

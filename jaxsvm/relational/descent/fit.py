@@ -39,7 +39,15 @@ from jaxsvm.relational.tables.columns import DOUBLE, NUMBERS, TableLike, column,
 from jaxsvm.relational.tables.pushdown import Schema, compared, in_memory, quoted
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
-from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
+from jaxsvm.runtime.arrays import (
+    Number,
+    checked,
+    require_one_of,
+    require_positive,
+    require_seconds,
+    require_whole,
+    transfers,
+)
 from jaxsvm.runtime.files import write_whole
 
 
@@ -169,6 +177,7 @@ class Scorer:
 FORMAT = "jaxsvm-relational-1"
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> Scorer:
     """Read what `RelationalFit.save` wrote; a query of `to_sql` is to be trusted as much as the file is.
 

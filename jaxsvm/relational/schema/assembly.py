@@ -108,22 +108,22 @@ def assembled(
     Return `tree`, `blocks`, `classes`, `rows`, `notes`, `casts`, `names` of a `Join`; complete `plan.roles.optional`.
     """
     check_types(plan.columns, plan.roles)
-    casts, notes, optional, cyclic = {}, [], plan.roles.optional, set()
+    casts, notes, optional = {}, [], plan.roles.optional
     for key, owners in plan.roles.keys.items():
         columns = {f"{name}.{c}": (f"{plan.sources[name]} AS t", plan.columns[name][c]) for name, c in owners.items()}
         cast = common_type(plan.database, columns)
         casts |= {} if cast is None else {key: cast}
-    while len(core := ears(plan.tables)[0]) > 1:
-        core = [list(plan.sources)[i] for i in core]
-        plan, said = keyed_by_two(plan, casts, core)
-        notes, cyclic = [*notes, said], cyclic.union(core)
-    names, hub = list(plan.sources), list(plan.sources).index(plan.roles.label[0])
-    edges = join_tree(names, plan.tables, hub, optional)
+    while True:
+        names, tables = list(plan.sources), plan.tables
+        inner = required(names, tables, hub := names.index(plan.roles.label[0]), optional)
+        if len(core := ears([tables[k] for k in inner])[0]) == 1:
+            break
+        plan, said = keyed_by_two(plan, casts, [names[inner[i]] for i in core])
+        notes.append(said)
+    edges = join_tree(names, tables, hub, optional)
     plan = plan._replace(edges=[(names[i], names[j]) for i, j in edges])
     apart = [pair for pair in plan.edges if not plan.roles.shared(*pair)]
     notes += [f"{one} and {two} share no key: every row of one joins every row of the other." for one, two in apart]
-    if any(table in optional for _, table in apart) or optional & cyclic:
-        raise InputError(f"optional is {sorted(optional)}: each needs a key, and no cycle of keys. {' '.join(notes)}")
     tables = [plan.database.ask(query) for query in queries(plan, casts)]
     weights, many, blocks, rows = [], [], [], []
     for name, table in zip(names, tables, strict=True):
@@ -250,18 +250,37 @@ def ears(tables: Sequence[frozenset[str]], label: int = -1) -> tuple[list[int], 
         alive.remove(i)
 
 
+def required(names: Sequence[str], tables: Sequence[frozenset[str]], label: int, optional: set[str]) -> list[int]:
+    """Return the tables without which no row joins: not optional ones, and none that joins through those alone."""
+    loose = frozenset().union(*(keys for name, keys in zip(names, tables, strict=True) if name in optional))
+    known = tables[label]
+    while True:
+        found = [k for k, of in enumerate(tables) if names[k] not in optional and (of & known or not of & loose)]
+        keys = known.union(*(tables[k] for k in found))
+        if keys == known:
+            return found
+        known = keys
+
+
 def join_tree(
     names: Sequence[str], tables: Sequence[frozenset[str]], label: int, optional: set[str]
 ) -> list[tuple[int, int]]:
     """Return the edges of a join tree, `m - 1` pairs of a table and one further from the label's, in this order.
 
-    Rows of optional tables may be absent: what else has their keys joins before them, and `optional` takes up the
-    tables that join through them alone.
+    Rows of optional tables may be absent: they join after the required ones, in their order, by the keys that they
+    share with those before. `optional` takes up the tables that join through them alone.
     """
-    above = {label: label}
-    for i, j in ears(tables, label)[1]:
-        while names[i] in optional and tables[i] & tables[j] <= tables[above[i]]:
-            i = above[i]  # noqa: PLW2901
-        above[j] = i
-        optional |= {names[j]} if names[i] in optional else set()
-    return [(i, j) for j, i in above.items() if j != label]
+    placed = required(names, tables, label, optional)
+    edges = [(placed[i], placed[j]) for i, j in ears([tables[k] for k in placed], placed.index(label))[1]]
+    while waiting := [k for k in range(len(tables)) if k not in placed]:
+        before = frozenset().union(*(tables[k] for k in placed))
+        j = next((k for k in waiting if tables[k] & before), waiting[0])
+        met = tables[j] & before
+        i = next((k for k in placed if met and met <= tables[k]), None)
+        if i is None:
+            by = f"joins by {', '.join(sorted(met))}, which no table before it has all of" if met else "has no key"
+            raise InputError(f"optional is {sorted(optional)}: {names[j]} {by}; a view of these tables would.")
+        edges.append((i, j))
+        placed.append(j)
+        optional.add(names[j])
+    return edges
