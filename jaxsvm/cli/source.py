@@ -36,11 +36,7 @@ def training_data(options: Training) -> Dataset:
 
 
 def _require_memory(name: str, x: Any) -> None:
-    """Refuse sparse points whose blocks of dense rows would take more than half of this machine's memory.
-
-    Raises:
-        InputError: With the bytes needed, and what to do.
-    """
+    """Refuse sparse points whose blocks of dense rows would take more than half of this machine's memory."""
     if is_sparse(x):
         n, d = x.shape
         # Four vectors beside the rows: shift, spread, and the two of the scaling.
@@ -52,11 +48,7 @@ def _require_memory(name: str, x: Any) -> None:
 
 
 def coreset_in(data: str, options: Training) -> Any:
-    """Return the coreset that `jaxsvm coreset` wrote to an npz file, or None: its samples have weights.
-
-    Raises:
-        InputError: If an option cannot weigh samples.
-    """
+    """Return the coreset that `jaxsvm coreset` wrote to an npz file, or None: its samples have weights."""
     if kind_of(files_of(data)[0]) != "npz":
         return None
     with np.load(data) as stored:

@@ -132,9 +132,6 @@ def sensitivity(
         clusters: Cells per class, several for the least of several bounds; None: (1, 8, 64), or 16 below 2,000 points.
         labels: A partition to use instead, `(n,)` integers: no cell may hold both classes.
         key: A random key of the partitions, or a seed; None takes key 0.
-
-    Raises:
-        InputError: If an argument cannot be used.
     """
     require_one_of("bound", bound, BOUNDS)
     require_one_of("regulariser", regulariser, REGULARISERS)

@@ -107,9 +107,6 @@ def coreset(
     Returns:
         The coreset. It holds both classes if both have weight, except with "independent", which may miss one.
 
-    Raises:
-        InputError: If an argument cannot be used or is traced.
-
     Warns:
         UserWarning: If the bounds add up to more than half of the points: few cannot stand for them at this C.
     """

@@ -46,9 +46,6 @@ class DynamicCoreset:
             sampler: "mixture", "systematic" or "independent", see `coreset`.
             bound: "dir", "tight", "fixed" or "printed", see `coreset`.
             clusters: Cells per class, or several for the least of several bounds.
-
-        Raises:
-            InputError: If an argument cannot be used.
         """
         self._plan = node_plan(C, size, sampler, bound, clusters)
         self.C, self.size, self.reduces = float(C), int(size), 0
@@ -65,11 +62,7 @@ class DynamicCoreset:
 
     @transfers
     def insert(self, x: PointsLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> np.ndarray:
-        """Add points; return their identities, `(k,)` int64, by which they are removed later.
-
-        Raises:
-            InputError: If the points cannot be used.
-        """
+        """Add points; return their identities, `(k,)` int64, by which they are removed later."""
         x, y, u = as_data(x, y, sample_weight)
         if not self._next:
             self._x = np.zeros((0, x.shape[1]))
@@ -106,11 +99,7 @@ class DynamicCoreset:
 
     @transfers
     def coreset(self) -> Coreset:
-        """Return the coreset of the present points.
-
-        Raises:
-            InputError: If there are none.
-        """
+        """Return the coreset of the present points."""
         U = float(self._u.sum())
         require(U > 0, "there are no points with weight: insert some first.")
         if not self._bound / 4 <= U <= self._bound:  # all nodes anew, at twice the sum

@@ -63,9 +63,6 @@ def of_rows(
     Returns:
         The coreset. `info["classes"]` are the labels of -1 and +1, `info["index"]` numbers of rows, `info["mean"]` and
         `info["scale"]` those of the columns of `designs.standardised`.
-
-    Raises:
-        InputError: If an argument cannot be used, or no row has a weight.
     """
     require_design(design)
     require_positive("C", C)
@@ -108,9 +105,6 @@ def certify(
     Returns:
         The value, the lower bound, and the excess at most as their relative gap; with the coreset's own C and bias it
         is `info["excess"]` too.
-
-    Raises:
-        InputError: If an argument cannot be used.
     """
     known = machine.info if isinstance(machine, Coreset) else {}
     design: Any = from_arrays(*rows, classes=(-1, 1)) if isinstance(rows, tuple | list) else rows

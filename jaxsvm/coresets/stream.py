@@ -123,11 +123,7 @@ def join(*parts: Coreset) -> Coreset:
 
 @checked
 def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
-    """Write a coreset to an npz file: keys X, y, weight, C and info (JSON), which `load_coreset` reads.
-
-    Raises:
-        InputError: If the name does not end in `.npz`.
-    """
+    """Write a coreset to an npz file: keys X, y, weight, C and info (JSON), which `load_coreset` reads."""
     name = os.fspath(path)
     require(name.lower().endswith(".npz"), f"the name is {name!r}: one that ends in .npz is needed.")
     values = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in small.info.items() if k != "index"}
@@ -248,11 +244,7 @@ class Stream:
 
     @transfers
     def init(self, key: Array | int = 0) -> StreamState:
-        """Return the state before the first point.
-
-        Raises:
-            InputError: If the configuration cannot be used.
-        """
+        """Return the state before the first point."""
         self._plan(self.size)
         if self.total_weight is not None:
             require_positive("total_weight", self.total_weight)
@@ -299,9 +291,6 @@ class Stream:
         Args:
             state: The state of the stream.
             m: Reduce it to so many points; None: the union of the nodes, a few times `size`, which is more exact.
-
-        Raises:
-            InputError: If there was no point.
         """
         if state.rest is None:
             raise InputError("state: the stream has seen no point yet.")

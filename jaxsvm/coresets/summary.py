@@ -253,9 +253,6 @@ def evaluate(
 
     Returns:
         The errors: `worst`, `mean` and `excess` sum them up.
-
-    Raises:
-        InputError: If an argument cannot be used.
     """
     require(isinstance(data, tuple | list) and len(data) in (2, 3), "data: (x, y) or (x, y, sample_weight) is needed.")
     x, y, u = as_data(*data)

@@ -40,9 +40,6 @@ class Scaling:
 
         Args:
             x: Points `(n, d)`: anything array-like, or CSR. They are summed in float64.
-
-        Raises:
-            InputError: If points are not `(n, d)`, not finite, or traced.
         """
         points, low, high = _ranges(x)
         largest = np.maximum(abs(low), abs(high))
@@ -63,9 +60,6 @@ class Scaling:
 
         Args:
             x: Points `(n, d)`: anything array-like, or CSR.
-
-        Raises:
-            InputError: If points are not `(n, d)`, not finite, or traced.
         """
         points, low, high = _ranges(x)
         if is_sparse(points):

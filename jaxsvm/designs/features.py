@@ -179,9 +179,6 @@ def nystroem(
         landmarks: "pivoted" (by pivoted Cholesky) or "random".
         rows: Number of candidates: rows at even distances among all.
         key: A random key or a seed, for random landmarks.
-
-    Raises:
-        InputError: On arguments that cannot be used.
     """
     return _of_kernel(design, kernel, rank, "nystroem", rows, key, landmarks)
 
@@ -196,9 +193,6 @@ def fourier(design: Design, kernel: Kernel, rank: int, *, rows: int = 4096, key:
         rank: Number of features.
         rows: How many rows the mean is taken of.
         key: A random key or a seed.
-
-    Raises:
-        InputError: On arguments that cannot be used.
     """
     return _of_kernel(design, kernel, rank, "fourier", rows, key, "pivoted")
 

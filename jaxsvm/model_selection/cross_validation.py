@@ -75,7 +75,6 @@ def C_grid(  # noqa: N802 (C is the field's name)
         Increasing values, evenly spaced in log C, `(n,)`.
 
     Raises:
-        InputError: If an argument cannot be used.
         KeyboardInterrupt: On Ctrl-C: a part of a grid is of no use.
     """
     if not isinstance(n, int | np.integer) or n < 1:
@@ -342,9 +341,6 @@ def cross_validate(
         width. A warning says once what is not certified. After Ctrl-C or `max_seconds` fits that were not reached are
         INTERRUPTED, with an infinite gap and a score of NaN; the choice is among the values that every fold reached, or
         if there are none, that the most folds reached (`note` says how many).
-
-    Raises:
-        InputError: If an argument cannot be used.
     """
     require(is_concrete(problem, Cs, folds), "cross_validate needs concrete arrays: call it outside jit and vmap.")
     require_problem(problem)

@@ -108,9 +108,6 @@ def one_versus_one(make: Callable[[Any], Problem], labels: ArrayLike, classes: i
 
     Returns:
         The machines, in LIBSVM's order of pairs, +1 for the first class of each, for `fit_many`.
-
-    Raises:
-        InputError: As `one_versus_rest`.
     """
     return _machines(make, labels, classes, by_pairs=True)
 
@@ -188,7 +185,6 @@ def fit_many(
         respect to the machines. What Ctrl-C or the time limit left out is INTERRUPTED with an infinite gap.
 
     Raises:
-        InputError: On arguments that cannot be used.
         KeyboardInterrupt: As `interrupt` says.
     """
     require_part("machines", machines, "by_pairs", "`one_versus_rest` or `one_versus_one` makes them")

@@ -109,9 +109,6 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
         Values `(m,)`, positive on the side of +1; of several classes one column per pair, or per machine. Kernel values
         are those of the support; if a fit is traced, or on a mesh, of all samples. Rows are computed in blocks, for
         which sparse points become dense if the model shifts its columns.
-
-    Raises:
-        InputError: If the arguments do not fit together.
     """
     if len(arguments) == 2 and isinstance(arguments[0], Model):
         model, x_new = arguments

@@ -220,9 +220,6 @@ def convergence(
         against: "seconds", "steps" or "kernel_evaluations".
         tol: Gap to mark by a line, or None.
         ax: Axes of matplotlib; None makes a figure.
-
-    Raises:
-        InputError: If `against` is none of these.
     """
     ax = axes_of(ax)
     named = histories if isinstance(histories, Mapping) else {"": histories}

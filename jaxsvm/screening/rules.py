@@ -117,18 +117,7 @@ def ball_test_2(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None =
     """Screen by Ball Test 2: the ball of the reference's w and the dual point of the first ball's centre.
 
     It is weak by itself (it does not shrink as C nears the reference's), but needs no gap of the reference. It costs
-    the kernel columns of samples that are free or change sides.
-
-    Args:
-        problem: The problem to screen, with a regularised bias or none.
-        reference: A fit of the same samples at another C.
-        C_ref: The C of the reference, `()`; None derives it.
-
-    Returns:
-        The screening, as `ball_test_1`.
-
-    Raises:
-        InputError: As `ball_test_1`.
+    the kernel columns of samples that are free or change sides. Arguments, result and errors: as `ball_test_1`.
     """
     return screened_by(screenable(problem), reference, checked_C(C_ref), _second)
 
@@ -137,18 +126,8 @@ def ball_test_2(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None =
 def intersection_test(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = None) -> Screening:
     """Screen by the Intersection Test: bounds over both balls at once, never weaker than either (Theorem 8).
 
-    It costs the kernel columns of samples that are free or change sides.
-
-    Args:
-        problem: The problem to screen, with a regularised bias or none.
-        reference: A fit of the same samples at another C.
-        C_ref: The C of the reference, `()`; None derives it.
-
-    Returns:
-        The screening, as `ball_test_1`.
-
-    Raises:
-        InputError: As `ball_test_1`.
+    It costs the kernel columns of samples that are free or change sides. Arguments, result and errors: as
+    `ball_test_1`.
     """
     return screened_by(screenable(problem), reference, checked_C(C_ref), _both)
 
@@ -216,16 +195,8 @@ def gap_safe(problem: Restrictable, reference: Fit, C_ref: ArrayLike | None = No
     (docs/mathematics.md, Safe screening). Sources: Ndiaye, Fercoq, Gramfort and Salmon 2017 (gap-safe rules); Raj et
     al. 2016 (simplex). The balls are new here.
 
-    Args:
-        problem: The problem to screen, with a regularised bias or none.
-        reference: A fit of it, at any gap; or of the same samples at another C.
-        C_ref: Not used; all rules take it.
-
-    Returns:
-        The screening, as `jaxsvm.screening.ball_test_1`.
-
-    Raises:
-        InputError: As `jaxsvm.screening.ball_test_1`.
+    Arguments, result and errors: as `ball_test_1`, but the reference may be a fit of the problem itself, at any gap,
+    and `C_ref` is not used.
     """
     del C_ref
     return screened_by(screenable(problem), reference, None, _of_a_point)
@@ -291,9 +262,6 @@ def two_sided_test(problem: Restrictable, below: Fit, above: Fit, C_below: Array
 
     Returns:
         The screening, as `ball_test_1`.
-
-    Raises:
-        InputError: As `ball_test_1`.
     """
     problem = screenable(problem)
     for name, fit, C in (("below", below, C_below), ("above", above, C_above)):

@@ -85,9 +85,6 @@ def from_arrays(
         axis: The axis of the mesh that rows are spread over; None: the first.
         classes: All labels, in sorted order; None: those of y, which each process must have.
         regression: Whether y are targets.
-
-    Raises:
-        InputError: On arrays that cannot be used.
     """
     empty = np.size(y) == 0 and mesh is not None and jax.process_count() > 1
     with jax.enable_x64(True):  # float64 points keep their digits, as everywhere

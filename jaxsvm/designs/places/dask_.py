@@ -101,7 +101,6 @@ def from_dask(
         regression: Whether y are targets.
 
     Raises:
-        InputError: If an argument cannot be used.
         MissingPackageError: If Dask is not installed.
     """
     dask = require_package("dask", "from_dask")
