@@ -58,14 +58,15 @@ class ArrayDesign:
         if self.mesh is None:
             return sum_of(function, self.rows, arguments)
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, _total_on_mesh(function, self.rows, arguments, self.mesh, self.axis))
+            sums = _on_mesh(total_of, function, self.rows, arguments, self.mesh, self.axis)
+            return jax.tree.map(np.asarray, sums)
 
     def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
         if self.mesh is None:
             return chosen_of(function, self.rows, arguments)
         with jax.enable_x64(True):
-            flags = _flags_on_mesh(function, self.rows, arguments, self.mesh, self.axis)
+            flags = _on_mesh(_flags_of, function, self.rows, arguments, self.mesh, self.axis)
             return taken(self.rows, np.flatnonzero(np.asarray(flags)), self.mesh)
 
 
@@ -272,25 +273,15 @@ def _tile(rows: Chunk, turn: Any) -> tuple[Chunk, Array, Array]:
 _total, _chosen = map(Program.full(static=("function",)), (total_of, _flags_of))
 
 
-@partial(jax.jit, static_argnums=(0, 3, 4))
-def _total_on_mesh(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mesh, axis: str) -> Any:
+@partial(jax.jit, static_argnums=(0, 1, 4, 5))
+def _on_mesh(
+    of_rows: Any, function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mesh, axis: str | None
+) -> Any:
+    """Return what `total_of` or `_flags_of` makes of all rows, on every device."""
+
     def of_part(rows: Chunk, arguments: tuple[Any, ...]) -> Any:
-        return lax.psum(total_of(function, rows._replace(first=rows.first[0]), arguments), axis)
+        own = of_rows(function, rows._replace(first=rows.first[0]), arguments)
+        return lax.psum(own, axis) if of_rows is total_of else lax.all_gather(own, axis, tiled=True)
 
-    return _mapped(of_part, mesh, axis)(rows, arguments)
-
-
-@partial(jax.jit, static_argnums=(0, 3, 4))
-def _flags_on_mesh(function: OfChunk, rows: Chunk, arguments: tuple[Any, ...], mesh: Mesh, axis: str) -> Array:
-    """Return for each row whether a function is true of it, replicated on all devices."""
-
-    def of_part(rows: Chunk, arguments: tuple[Any, ...]) -> Array:
-        own = _flags_of(function, rows._replace(first=rows.first[0]), arguments)
-        return lax.all_gather(own, axis, tiled=True)
-
-    return _mapped(of_part, mesh, axis)(rows, arguments)
-
-
-def _mapped(of_part: Any, mesh: Mesh, axis: str | None) -> Any:
-    spread, everywhere = PartitionSpec(axis), PartitionSpec()
-    return jax.shard_map(of_part, mesh=mesh, in_specs=(spread, everywhere), out_specs=everywhere, check_vma=False)
+    specs = {"in_specs": (PartitionSpec(axis), PartitionSpec()), "out_specs": PartitionSpec()}
+    return jax.shard_map(of_part, mesh=mesh, check_vma=False, **specs)(rows, arguments)

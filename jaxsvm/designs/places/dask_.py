@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -55,18 +56,19 @@ class DaskDesign:
 
     def total(self, function: OfChunk, *arguments: Any) -> Any:
         """Return the sum of `function(chunk, *arguments)` over all rows, as NumPy arrays of float64."""
-        dask = require_package("dask", "from_dask")
-        task = _task(function, arguments)
-        level = [dask.delayed(_sum)(part, task) for part in self.parts]
+        added, level = require_package("dask", "from_dask").delayed(_added), self._tasks(sum_of, function, arguments)
         while len(level) > 1:
-            level = [dask.delayed(_added)(level[i : i + FAN]) for i in range(0, len(level), FAN)]
+            level = [added(level[i : i + FAN]) for i in range(0, len(level), FAN)]
         return _computed(level[0])
 
     def chosen(self, function: OfChunk, *arguments: Any) -> Chunk:
         """Return the rows for which `function(chunk, *arguments)` is true, in order: NumPy arrays, x dense."""
-        dask = require_package("dask", "from_dask")
-        task = _task(function, arguments)
-        return joined(_computed([dask.delayed(_chosen)(part, task) for part in self.parts]))
+        return joined(_computed(self._tasks(chosen_of, function, arguments)))
+
+    def _tasks(self, of_rows: Callable[..., Any], function: OfChunk, arguments: tuple[Any, ...]) -> list[Any]:
+        """Return a task a chunk; arguments travel as NumPy arrays: JAX's would lose digits where x64 is off."""
+        task = pickle.dumps((of_rows, function, jax.tree.map(np.asarray, arguments)))
+        return [require_package("dask", "from_dask").delayed(_done)(part, task) for part in self.parts]
 
 
 def _computed(tasks: Any) -> Any:
@@ -200,21 +202,9 @@ def _chunk(part: tuple[np.ndarray, ...], first: int, classes: tuple[Any, ...] | 
     return Chunk(x, codes, weight, np.int64(first))
 
 
-def _task(function: OfChunk, arguments: tuple[Any, ...]) -> bytes:
-    """Return a function and its arguments for workers, as NumPy arrays: JAX's would lose digits where x64 is off."""
-    return pickle.dumps((function, jax.tree.map(np.asarray, arguments)))
-
-
-@transfers
-def _sum(chunk: Chunk, task: bytes) -> Any:
-    function, arguments = pickle.loads(task)
-    return sum_of(function, Chunk(*chunk), arguments)
-
-
-@transfers
-def _chosen(chunk: Chunk, task: bytes) -> Chunk:
-    function, arguments = pickle.loads(task)
-    return chosen_of(function, Chunk(*chunk), arguments)
+def _done(chunk: Chunk, task: bytes) -> Any:
+    of_rows, function, arguments = pickle.loads(task)
+    return of_rows(function, Chunk(*chunk), arguments)
 
 
 def _added(parts: list[Any]) -> Any:
