@@ -127,11 +127,7 @@ def _unlike_columns(x: Any, names: tuple[str, ...] | None) -> str | None:
 
 
 def score_of(predicted: Any, y: np.ndarray, classes: tuple[Any, ...] | None) -> float | None:
-    """Return the accuracy of predicted labels, or R^2 of predicted values.
-
-    Returns:
-        The score; None if a label is in none of the classes, or is not a number in regression.
-    """
+    """Return the accuracy of predicted labels, or R^2 of values; None if a label is in no class, or is no number."""
     if classes is None:
         from sklearn.metrics import r2_score  # it takes a second to import
 

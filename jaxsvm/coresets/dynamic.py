@@ -37,16 +37,7 @@ class DynamicCoreset:
         self, C: float, size: int, key: Array | int = 0, *, sampler: str = "mixture", bound: str = "dir",
         clusters: int | tuple[int, ...] | None = 16,
     ):  # fmt: skip
-        """Make an empty coreset.
-
-        Args:
-            C: The factor of the loss, positive.
-            size: Points of every node's coreset, at least 2.
-            key: A random key, or a seed.
-            sampler: "mixture", "systematic" or "independent", see `coreset`.
-            bound: "dir", "tight", "fixed" or "printed", see `coreset`.
-            clusters: Cells per class, or several for the least of several bounds.
-        """
+        """Make an empty coreset; the arguments are those of `Stream`, beside a random key or a seed."""
         self._plan = node_plan(C, size, sampler, bound, clusters)
         self.C, self.size, self.reduces = float(C), int(size), 0
         self._key, self._room = as_key(key), 2 * self.size

@@ -20,7 +20,7 @@ from jaxsvm.gram.build import gram
 from jaxsvm.gram.measured import MEASURED as SIZES
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.driver import fit
-from jaxsvm.points.rows import CSR, PointsLike, as_points, product, transposed_product
+from jaxsvm.points.rows import CSR, PointsLike, as_points, product, scipy_rows, transposed_product
 from jaxsvm.problems.arguments import checked_signs, checked_weights
 from jaxsvm.problems.box import BoxProblem, hinge_problem
 from jaxsvm.results.fit import Fit
@@ -205,9 +205,7 @@ def _dense(x: Any) -> np.ndarray:
         what = f"x is sparse and {x.shape[0]} x {x.shape[1]}: the dense points that coresets work on"
         instead = "hand it over in parts (`Stream`), or with fewer features"
         require_memory(x.shape[0] * x.shape[1] * 8, what, instead, SIZES.bytes_to_store)
-        if isinstance(x, CSR):
-            return np.asarray(x.rows(jnp.arange(len(x))))
-        return x.toarray()
+        return scipy_rows(x).toarray()
     return np.asarray(x)
 
 
@@ -250,9 +248,6 @@ def evaluate(
         data: `(x, y)` or `(x, y, sample_weight)`.
         C: Another C than the coreset's, positive, in the data's terms.
         key: A random key of the queries, or a seed.
-
-    Returns:
-        The errors: `worst`, `mean` and `excess` sum them up.
     """
     require(isinstance(data, tuple | list) and len(data) in (2, 3), "data: (x, y) or (x, y, sample_weight) is needed.")
     x, y, u = as_data(*data)

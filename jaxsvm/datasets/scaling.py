@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxsvm.errors import InputError, is_concrete, require_finite, require_package
-from jaxsvm.points.rows import PointsLike, distinct_entries, is_sparse
+from jaxsvm.points.rows import PointsLike, distinct_entries, entrywise, is_sparse, scipy_rows
 from jaxsvm.runtime.arrays import in_a_line, transfers
 
 
@@ -38,8 +38,7 @@ class Scaling:
     def standardise(cls, x: PointsLike) -> "Scaling":
         """Learn the map of columns to mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
 
-        Args:
-            x: Points `(n, d)`: anything array-like, or CSR. They are summed in float64.
+        Points `(n, d)` are anything array-like, or CSR. They are summed in float64.
         """
         points, low, high = _ranges(x)
         largest = np.maximum(abs(low), abs(high))
@@ -56,11 +55,7 @@ class Scaling:
     @classmethod
     @transfers
     def min_max(cls, x: PointsLike) -> "Scaling":
-        """Learn the map of columns to [0, 1], or of sparse ones, divided by their largest absolute value, to [-1, 1].
-
-        Args:
-            x: Points `(n, d)`: anything array-like, or CSR.
-        """
+        """Learn the map of columns to [0, 1], or of sparse ones, divided by their largest size, to [-1, 1]."""
         points, low, high = _ranges(x)
         if is_sparse(points):
             low, high = 0 * low, np.maximum(abs(low), abs(high))
@@ -90,19 +85,11 @@ class Scaling:
         if is_concrete(self.offset) and np.asarray(self.offset).any():
             hint = "make the scaling from sparse points, or pass dense ones"
             raise InputError(f"x is sparse and the scaling shifts its columns, which would fill it: {hint}.")
-        return _with_stored(points, points.data * factor[points.indices])
+        return entrywise(lambda data: data * factor[points.indices], points)
 
 
 def _stored(x: Any) -> Any:
     return x.data if is_sparse(x) else x
-
-
-def _with_stored(x: Any, data: Any) -> Any:
-    if not is_sparse(x):
-        return data
-    if hasattr(x, "tocsr"):
-        return type(x)((data, x.indices, x.indptr), shape=x.shape)
-    return dataclasses.replace(x, data=data)  # jaxsvm's own CSR
 
 
 def _points(x: Any) -> Any:
@@ -118,7 +105,7 @@ def _points(x: Any) -> Any:
             raise InputError(f"x is of type {x.dtype}: numbers are needed.")
         x = x.astype(np.result_type(x.dtype, np.float32))
     elif x.dtype.itemsize < 4:
-        x = _with_stored(x, _stored(x).astype(np.float32))
+        x = entrywise(lambda values: values.astype(np.float32), x)
     return x
 
 
@@ -133,9 +120,7 @@ def _ranges(x: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     if not is_sparse(points):
         points = np.asarray(points)
         return points, points.min(axis=0), points.max(axis=0)
-    make = require_package("scipy.sparse", "scaling sparse points").csr_array
-    parts = (np.array(points.data), np.asarray(points.indices), np.asarray(points.indptr))
-    rows = make(parts, shape=points.shape)
+    rows = scipy_rows(points).copy()
     return rows, rows.min(axis=0).toarray().ravel(), rows.max(axis=0).toarray().ravel()
 
 

@@ -150,11 +150,7 @@ def _features(features: tuple[Any, ...], x: Float[Array, "m d"]) -> Array:
 
 @transfers
 def standardised(design: Design) -> FeatureDesign:
-    """Return the design with columns of mean 0 and standard deviation 1, which takes a pass.
-
-    Args:
-        design: The rows.
-    """
+    """Return the design with columns of mean 0 and standard deviation 1, which takes a pass."""
     require_design(design)
     weight, mean, _, square = design.total(Describe(1, 0))
     if not np.isfinite(square).all():
@@ -185,14 +181,9 @@ def nystroem(
 
 @transfers
 def fourier(design: Design, kernel: Kernel, rank: int, *, rows: int = 4096, key: Array | int = 0) -> FeatureDesign:
-    """Return the design with random Fourier features of a kernel, shifted by the mean of some rows.
+    """Return the design with `rank` random Fourier features of a kernel, shifted by the mean of some rows.
 
-    Args:
-        design: The rows.
-        kernel: The kernel.
-        rank: Number of features.
-        rows: How many rows the mean is taken of.
-        key: A random key or a seed.
+    The arguments are those of `nystroem`; the mean is that of `rows` rows.
     """
     return _of_kernel(design, kernel, rank, "fourier", rows, key, "pivoted")
 

@@ -288,21 +288,9 @@ def cross_validate(
 ) -> Scores:  # fmt: skip
     """Score values of C on folds of the rows, with the passes of all folds and values shared.
 
-    Row i is held out in fold `i % folds`. Scores are weighted accuracies, of several classes those of the largest
-    decision value, or R2 of targets, as in `jaxsvm.cross_validate`. They take one more pass, after Ctrl-C too.
-
-    Args:
-        design: Rows of classes, or with targets.
-        Cs: Values of C, > 0, `(k,)`.
-        folds: Number of folds, at least 2.
-        loss: As in `fit`, like the other arguments.
-        bias: "regularized", "none" or "free".
-        epsilon: Half-width of the tube of regression.
-        tol: The certified relative gap of each machine.
-        max_passes: The most passes over the rows.
-        max_seconds: Begin no further pass after so many seconds.
-        callback: As in `fit`.
-        interrupt: "return" or "raise" at Ctrl-C.
+    Row i is held out in fold `i % folds`, of two or more. Scores are weighted accuracies, of several classes those of
+    the largest decision value, or R2 of targets, as in `jaxsvm.cross_validate`. They take one more pass, after Ctrl-C
+    too. All other arguments are those of `fit`.
 
     Returns:
         The scores, `(folds, k)`: `scores.C` is the best value. A machine that is not certified is warned of.

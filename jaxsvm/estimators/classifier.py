@@ -95,7 +95,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _train_all(self, X: Any, data: Samples) -> None:
         """Train all machines, and store their support, coefficients and certificates."""
         k, order = len(self.classes_), self._order
-        classes = class_slices(self._codes[order], k)
+        classes = class_slices(np.bincount(self._codes[order], minlength=k))
         machines = self._machines(classes, self._weight[order])
         solved = self._trained(data, machines)
         coef = coefficients(classes, machines, solved, self._by_pairs)
@@ -135,7 +135,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         for fold in until_halt(range(min(FOLDS, n))):
             test = np.sort(order[fold::FOLDS])
             rest = np.setdiff1d(np.arange(n), test)
-            classes = class_slices(codes[rest], k)
+            classes = class_slices(np.bincount(codes[rest], minlength=k))
             machines = self._machines(classes, weight[rest])
             solved = self._trained(data.part(rest), machines)
             ended += solved

@@ -277,10 +277,6 @@ class Samples(NamedTuple):
         chosen = np.concatenate([x[part] for part in parts])
         return padded_rows(chosen, size) if prefers_features(chosen, len(chosen)) else None
 
-    def exact_points(self, parts: Sequence[slice]) -> np.ndarray:
-        """Return the points in these slices as passed, in float64: solutions are certified for these."""
-        return np.concatenate([self.exact[part] for part in parts]).astype(np.float64)
-
     def part(self, rows: np.ndarray) -> "Samples":
         """Return some of the samples, by index."""
         return self._replace(

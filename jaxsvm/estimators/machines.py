@@ -145,7 +145,8 @@ def _certified_in_double(
     size, allowed = len(problem.y), _with_rounding(data, solved, tol)
     if solved.status == allowed.status == Status.CONVERGED or solved.status == Status.INTERRUPTED:
         return allowed
-    x, coef, large = data.exact_points(parts), solved.dual_coef, size > LARGEST_PADDED
+    x = np.concatenate([data.exact[part] for part in parts]).astype(np.float64)  # as passed
+    coef, large = solved.dual_coef, size > LARGEST_PADDED
     whole, support = (slice(0, len(x)),), np.flatnonzero(coef)
     gram, product = samples(data.values, x, 0.0, alone=True).operator(whole, size) if large else None, np.zeros(size)
     for rows, K in () if large else data.values.blocks(x, x[support]):
@@ -177,13 +178,9 @@ def weighted_problem(operator: Any, y: np.ndarray, weight: np.ndarray, C: float,
     return make(operator, signs, cost, bias=bias, sample_weight=shares)
 
 
-def class_slices(codes: np.ndarray, k: int) -> list[slice]:
-    """Return the slice of samples of each class, for codes `(n,)` in increasing order."""
-    return _slices(np.searchsorted(codes, np.arange(k + 1)))
-
-
-def _slices(ends: np.ndarray) -> list[slice]:
-    return [slice(int(low), int(high)) for low, high in zip(ends[:-1], ends[1:], strict=True)]
+def class_slices(counts: np.ndarray) -> list[slice]:
+    """Return the slice of each class, of samples that are sorted by class, so many of each."""
+    return [slice(int(end - count), int(end)) for count, end in zip(counts, np.cumsum(counts), strict=True)]
 
 
 def pairs(classes: Sequence[slice], upper: np.ndarray) -> list[Machine]:
@@ -222,7 +219,7 @@ def decisions(K: Any, coef: np.ndarray, counts: np.ndarray, bias: np.ndarray, by
     """
     if len(bias) == 1 or not by_pairs:
         return K @ coef.T + bias
-    parts = _slices(np.append(0, np.cumsum(counts)))
+    parts = class_slices(counts)
     with one_thread():
         of_class = [K[:, part] @ coef[:, part].T for part in parts]
     pairs = combinations(range(len(parts)), 2)

@@ -115,7 +115,8 @@ class SVCPath(KernelClassifier):
         trains = np.array([np.isin(np.arange(len(codes)), train) for train, _ in folds]) & (weight > 0)
         # Whether a fold trains on the first and on the second class of each pair, `(folds, pairs, 2)`.
         known = np.stack([trains[:, codes == code].any(axis=1) for code in range(k)], axis=1)[:, places]
-        rows, classes = [np.flatnonzero(np.isin(codes, place)) for place in places], class_slices(codes, k)
+        rows = [np.flatnonzero(np.isin(codes, place)) for place in places]
+        classes = class_slices(np.bincount(codes, minlength=k))
         options = self._options(int(known.all(axis=2).sum()) * c)
 
         def solve(pair: int) -> list[Any]:

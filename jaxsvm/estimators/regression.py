@@ -64,13 +64,7 @@ class Regressor(RegressorMixin, OneMachine):
     @_fit_context(prefer_skip_nested_validation=True)
     @estimating
     def fit(self, X: ArrayLike | SparseRows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Train on samples with targets; return the estimator.
-
-        Args:
-            X: Points, `(n, d)`, dense, a frame, or sparse; kernel values `(n, n)` for "precomputed".
-            y: Targets, `(n,)`.
-            sample_weight: Factors of C, `(n,)`; samples whose factor is not positive are left out.
-        """
+        """Train on samples with targets y, `(n,)`; return the estimator. The other arguments are those of `SVC.fit`."""
         X, rows, data, target, weight = self._learn(*self._checked(X, y, sample_weight))
         progress, middle = Progress(self, 1), target.min() + np.ptp(target) / 2
         solved = self._solve(data, target - middle, weight, progress)  # far from 0 a small gap would be rounding
@@ -188,13 +182,7 @@ class OneClassSVM(OutlierMixin, OneMachine):
     def fit(
         self, X: ArrayLike | SparseRows, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None
     ) -> "OneClassSVM":
-        """Train on samples without labels; return the estimator.
-
-        Args:
-            X: Points, `(n, d)`, dense, a frame, or sparse; kernel values `(n, n)` for "precomputed".
-            y: Not used.
-            sample_weight: Weights of samples, `(n,)`; samples whose weight is not positive are left out.
-        """
+        """Train on samples; return the estimator. The arguments are those of `SVC.fit`; y is not used."""
         X, rows, data, _, weight = self._learn(*self._checked(X, None, sample_weight))
         progress = Progress(self, 1)
         solved = progress.ended(_enclosed(data, weight, self.nu, self.tol, self.max_iter, progress.callback))

@@ -30,11 +30,8 @@ def pytree(cls: type[_Cls]) -> type[_Cls]:
     static = [field.name for field in fields if field.metadata.get("static")]
 
     def flatten(kernel: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return tuple(getattr(kernel, name) for name in data), tuple(getattr(kernel, name) for name in static)
-
-    def flatten_with_keys(kernel: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        values, aux = flatten(kernel)
-        return tuple((jax.tree_util.GetAttrKey(name), value) for name, value in zip(data, values, strict=True)), aux
+        named = tuple((jax.tree_util.GetAttrKey(name), getattr(kernel, name)) for name in data)
+        return named, tuple(getattr(kernel, name) for name in static)
 
     def unflatten(aux: tuple[Any, ...], values: Any) -> Any:
         kernel = object.__new__(cls)
@@ -53,7 +50,7 @@ def pytree(cls: type[_Cls]) -> type[_Cls]:
 
     cls.__post_init__ = owned  # pyright: ignore[reportAttributeAccessIssue]
     cls.__repr__ = in_a_line
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
     return cls
 
 
@@ -67,10 +64,10 @@ def floats(x: Array) -> Array:
     return jnp.asarray(x, floating(x.dtype))
 
 
-def require_number(name: str, value: Any) -> None:
+def require_number(name: str, value: Any, least: float = -math.inf) -> None:
     """Refuse anything but one finite number, traced or not: an array would be broadcast over pairs of points."""
     if is_concrete(value) or np.ndim(value):
-        require_finite_number(name, value, -math.inf)
+        require_finite_number(name, value, least)
 
 
 def require_positive(name: str, value: Any) -> None:

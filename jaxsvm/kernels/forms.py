@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from jaxsvm.errors import InputError, is_concrete
+from jaxsvm.errors import InputError
 from jaxsvm.kernels.contract import Kernel, Known, floats, parameter, pytree, require_number, require_positive
 from jaxsvm.kernels.distances import by_differences, squared_distances
 from jaxsvm.numerics.precision import matmul
@@ -67,9 +67,7 @@ class Polynomial(_OfInnerProducts):
             raise InputError(f"degree is {self.degree!r}: a positive integer is needed.")
         require_number("gamma", self.gamma)
         require_positive("gamma", self.gamma)
-        require_number("coef0", self.coef0)
-        if is_concrete(self.coef0) and np.any(np.asarray(self.coef0) < 0):
-            raise InputError(f"coef0 is {self.coef0}: >= 0 is needed.")
+        require_number("coef0", self.coef0, least=0.0)
 
     def _of(self, products: Array) -> Array:
         return (parameter(self.gamma, products) * products + parameter(self.coef0, products)) ** self.degree

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxsvm.errors import InputError
 from jaxsvm.points.rows import PointsLike, dense_rows, distinct_entries, is_sparse
-from jaxsvm.runtime.arrays import Number
+from jaxsvm.runtime.arrays import Number, require_positive
 
 
 @np.errstate(over="ignore", invalid="ignore")  # refused by `_spread`
@@ -45,8 +45,7 @@ def resolve_gamma(value: str | Number, x: PointsLike) -> float:
         gamma = float(value)
     except (TypeError, ValueError):
         raise InputError(f"gamma is {value!r}: {', '.join(rules)} or a positive number is needed.") from None
-    if not (np.isfinite(gamma) and gamma > 0):
-        raise InputError(f"gamma is {gamma}: positive and finite is needed.")
+    require_positive("gamma", gamma)
     return gamma
 
 

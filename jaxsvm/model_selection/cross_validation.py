@@ -77,8 +77,7 @@ def C_grid(  # noqa: N802 (C is the field's name)
     Raises:
         KeyboardInterrupt: On Ctrl-C: a part of a grid is of no use.
     """
-    if not isinstance(n, int | np.integer) or n < 1:
-        raise InputError(f"n is {n!r}: the number of values, at least 1, is needed.")
+    require_whole("n", n, 1)
     require(is_concrete(problem), "C_grid needs concrete arrays: call it outside jit and vmap.")
     if not (change > 0 and largest >= 10):
         raise InputError(f"change is {change} and largest {largest}: change > 0 and largest >= 10 are needed.")

@@ -38,7 +38,7 @@ from jaxsvm.points.rows import PointsLike, as_points
 from jaxsvm.problems.arguments import checked_signs
 from jaxsvm.problems.squared_hinge import SquaredHingeProblem, svm_problem
 from jaxsvm.results.fit import Fit, Status
-from jaxsvm.runtime.arrays import in_a_line, require_whole, transfers
+from jaxsvm.runtime.arrays import in_a_line, require_positive, require_whole, transfers
 from jaxsvm.runtime.programs import Program
 from jaxsvm.solvers.contract import Solver
 from jaxsvm.solvers.simplex.frank_wolfe import FrankWolfe
@@ -327,8 +327,7 @@ def _check(x: Any, C: Any, loss: Any, steps: Any, patience: Any, bounds: Any) ->
         raise InputError(f"loss is {loss!r}: one of {', '.join(LOSSES)}, or a function of margins, is needed.")
     for name, number in (("steps", steps), ("patience", patience)):
         require_whole(name, number, 1)
-    if np.ndim(C) or not (np.isfinite(C) and C > 0):
-        raise InputError(f"C is {C}: one positive finite number is needed to start from.")
+    require_positive("C", C)
     if not (len(bounds) == 2 and 0 < bounds[0] <= 1 <= bounds[1] and np.isfinite(bounds[1])):
         raise InputError(f"bounds are {bounds}: two factors of the start, 0 < low <= 1 <= high, are needed.")
 

@@ -57,15 +57,12 @@ class Ball:
 
 @transfers
 def ball(fit: Fit, problem: BallProblem | SquaredHingeProblem) -> Ball:
-    """Return the ball of a fit.
+    """Return the ball of a fit, with its radius bounded from above and from below.
 
     Args:
         fit: A fit of `problem`.
         problem: From `meb_problem`, or from `svm_problem` if the diagonal of `Kt` is constant (RBF without weights,
             say): then the SVM is the ball of the points `(y_i phi(x_i), y_i, e_i / sqrt(C))`.
-
-    Returns:
-        The ball, with its radius bounded from above and from below.
 
     Raises:
         InputError: For an SVM whose diagonal varies: its solution is no ball.

@@ -27,7 +27,7 @@ from jaxsvm.datasets.tables import Column
 from jaxsvm.errors import DataError, InputError, require, require_finite
 from jaxsvm.gram.basis import Basis, FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
-from jaxsvm.points.rows import CSR
+from jaxsvm.points.rows import CSR, scipy_rows
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import checked, has_values, in_a_line
 from jaxsvm.runtime.files import write_arrays
@@ -119,9 +119,6 @@ KINDS: dict[str, Any] = {
 def load_model(path: str | os.PathLike[str]) -> Model:
     """Read a model that `Model.save` wrote. Nothing in the file is ever executed.
 
-    Args:
-        path: The file.
-
     Returns:
         The model, in the dtype that it was saved in where x64 is on.
 
@@ -188,15 +185,6 @@ def _built(header: Any, arrays: dict[str, np.ndarray]) -> Model:
     same = _described(model, "", again) == header["model"] and again.keys() == arrays.keys()
     require(same, f"its header or its members ({', '.join(arrays)[:80]}) say more than the model does, or less.")
     return model
-
-
-def scipy_rows(x: Any) -> Any:
-    """Convert sparse points to SciPy's `csr_array`."""
-    from scipy.sparse import csr_array  # an optional dependency, which users of sparse points have
-
-    if isinstance(x, CSR):
-        return csr_array(tuple(map(np.asarray, (x.data, x.indices, x.indptr))), shape=x.shape)
-    return csr_array(x)
 
 
 def _require_sound(model: Model) -> None:

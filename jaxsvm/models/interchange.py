@@ -16,9 +16,9 @@ from jaxsvm.errors import InputError, require, require_package
 from jaxsvm.gram.basis import FourierBasis, KernelBasis, NystroemBasis
 from jaxsvm.kernels import RBF, Laplacian, Linear, Polynomial, Precomputed, Product, Scaled, Sigmoid, Sum
 from jaxsvm.kernels.distances import LARGEST_EXPANDED_SQUARE
-from jaxsvm.models.file import Model, scipy_rows
+from jaxsvm.models.file import Model
 from jaxsvm.models.libsvm import breaks_ties, from_libsvm, model_of, to_libsvm
-from jaxsvm.points.rows import CSR
+from jaxsvm.points.rows import CSR, scipy_rows
 from jaxsvm.runtime.arrays import transfers
 from jaxsvm.runtime.files import write_whole
 

@@ -22,9 +22,9 @@ from jaxsvm.errors import DataError, require, warn
 from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.gram.build import gram
 from jaxsvm.kernels import RBF, Kernel, Laplacian, Linear, Polynomial, Sigmoid
-from jaxsvm.models.file import Model, scipy_rows
+from jaxsvm.models.file import Model
 from jaxsvm.numerics.measured import MEASURED
-from jaxsvm.points.rows import CSR
+from jaxsvm.points.rows import CSR, scipy_rows
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import checked, require_whole, transfers
 from jaxsvm.runtime.files import write_whole

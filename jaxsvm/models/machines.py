@@ -100,11 +100,7 @@ def one_versus_rest(make: Callable[[Any], Problem], labels: ArrayLike, classes: 
 def one_versus_one(make: Callable[[Any], Problem], labels: ArrayLike, classes: int | None = None) -> Machines:
     """Build k (k - 1) / 2 problems on one Gram operator, one for each pair of classes.
 
-    Args:
-        make: Builds the problem of signs `(n,)`, such as `partial(jaxsvm.hinge_problem, gram, C=10.0, bias="free")`,
-            with the Gram operator made outside. Its weights are set to 0 for samples of other classes.
-        labels: Class codes 0 to k - 1, integers `(n,)` (`one_versus_rest`).
-        classes: k; None: one more than the largest label. Inside `jit`, where labels are traced, it must be given.
+    The arguments are those of `one_versus_rest`. Weights of samples of other classes than the pair's become 0.
 
     Returns:
         The machines, in LIBSVM's order of pairs, +1 for the first class of each, for `fit_many`.

@@ -16,9 +16,9 @@ from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete, require, require_part, warn
 from jaxsvm.gram import measured as gram
 from jaxsvm.gram.basis import KernelBasis
-from jaxsvm.models.file import Model, load_model, scipy_rows
+from jaxsvm.models.file import Model, load_model
 from jaxsvm.models.machines import Machines, votes
-from jaxsvm.points.rows import PointsLike, is_sparse, taken
+from jaxsvm.points.rows import PointsLike, is_sparse, scipy_rows, taken
 from jaxsvm.problems.contract import Problem
 from jaxsvm.results.fit import Fit, require_fit
 from jaxsvm.runtime.arrays import transfers
@@ -53,9 +53,6 @@ def compact(
             classes, in sorted order, in place of their codes.
         layout: The columns of the training file (`dataset.layout`), for `load(new_file, like=model.layout)`, or None.
             `Layout(columns=(...))` gives names alone.
-
-    Returns:
-        The model: `decision_function(model, x_new)`.
 
     Raises:
         InputError: Under tracing, for a fit with lanes, or for machines of another kind.

@@ -146,12 +146,7 @@ def path_scores(validated: Scores, *, label: str = "cross-validated", ax: Axes |
 
 @checked
 def path_support(path: Path, *, ax: Axes | None = None) -> Axes:
-    """Draw the number of samples with a coefficient against C; return the axes.
-
-    Args:
-        path: The path of `jaxsvm.solve_path`, of one problem.
-        ax: Axes of matplotlib; None makes a figure.
-    """
+    """Draw the number of samples with a coefficient against C, of a path of one problem; return the axes."""
     ax = axes_of(ax)
     Cs, order = _sorted_values(path)
     coef = np.asarray(path.fits.dual_coef)
@@ -165,13 +160,7 @@ def path_support(path: Path, *, ax: Axes | None = None) -> Axes:
 
 @checked
 def path_margin(path: Path, problem: Parametric, *, ax: Axes | None = None) -> Axes:
-    """Draw the geometric margin `1 / |w|`, a distance in feature space, against C; return the axes.
-
-    Args:
-        path: The path of `jaxsvm.solve_path`, of one problem.
-        problem: That problem.
-        ax: Axes of matplotlib; None makes a figure.
-    """
+    """Draw the geometric margin `1 / |w|`, a distance in feature space, of a path of a problem; return the axes."""
     ax = axes_of(ax)
     Cs, order = _sorted_values(path)
     require_problem(problem)
@@ -185,12 +174,7 @@ def path_margin(path: Path, problem: Parametric, *, ax: Axes | None = None) -> A
 
 @checked
 def width_scores(validated: WidthValidation, *, ax: Axes | None = None) -> Axes:
-    """Draw mean scores of folds against C and gamma as a map, with the best one marked; return the axes.
-
-    Args:
-        validated: The result of `jaxsvm.cross_validate` with `gammas`.
-        ax: Axes of matplotlib; None makes a figure.
-    """
+    """Draw mean scores of folds (`cross_validate(gammas=...)`) against C and gamma as a map, the best one marked."""
     Cs, order = _sorted_values(validated, "best", "cross_validate(problem, Cs, gammas=...)")
     ax = axes_of(ax)
     gammas, rows = np.sort(validated.gammas), np.argsort(validated.gammas, kind="stable")
@@ -236,12 +220,9 @@ def convergence(
 
 @checked
 def bracket(history: History, *, against: str = "steps", ax: Axes | None = None) -> Axes:
-    """Draw the interval that holds the optimum, from dual to primal value, as a fit closes it; return the axes.
+    """Draw the interval that holds the optimum, from dual to primal value, as one fit closes it; return the axes.
 
-    Args:
-        history: A `jaxsvm.History` of one fit.
-        against: "seconds", "steps" or "kernel_evaluations".
-        ax: Axes of matplotlib; None makes a figure.
+    `against` is as in `convergence`.
     """
     ax = axes_of(ax)
     x, _, primal, dual = _certified(history, against)

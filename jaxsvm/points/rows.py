@@ -188,8 +188,10 @@ def taken(x: Any, index: Any) -> Any:
     return x.take(np.asarray(index)) if isinstance(x, Rows) else x[index]
 
 
-def entrywise(function: Callable[[Array], Array], x: Any) -> Any:
-    """Apply a function with f(0) = 0 to every entry of dense or sparse points."""
+def entrywise(function: Callable[[Any], Any], x: Any) -> Any:
+    """Apply a function with f(0) = 0 to every entry of dense or sparse points, SciPy's too."""
+    if hasattr(x, "tocsr"):
+        return type(x)((function(x.data), x.indices, x.indptr), shape=x.shape)
     return dataclasses.replace(x, data=function(x.data)) if isinstance(x, CSR) else function(x)
 
 
@@ -230,6 +232,15 @@ def by_row_tiles(n: int, tile: int, rows: Callable[[Array], Array]) -> Array:
     if n % tile == 0:
         return head
     return jnp.concatenate([head, rows(jnp.arange(whole * tile, n, dtype=jnp.int32))])
+
+
+def scipy_rows(x: Any) -> Any:
+    """Convert sparse points to SciPy's `csr_array`."""
+    from scipy.sparse import csr_array  # it takes time to import
+
+    if isinstance(x, CSR):
+        return csr_array(tuple(map(np.asarray, (x.data, x.indices, x.indptr))), shape=x.shape)
+    return csr_array(x)
 
 
 def distinct_entries(matrix: Any) -> Any:

@@ -387,13 +387,7 @@ def require_fit(fit: Any, name: str = "fit") -> None:
 
 
 def check(fit: Certified) -> Certified:
-    """Raise unless every lane is certified; return the fit, so that calls chain.
-
-    Args:
-        fit: A `Fit` (or a path of fits) with concrete values.
-
-    Returns:
-        The fit itself.
+    """Raise unless every lane of a fit, or of a path of fits, is certified; return it, so that calls chain.
 
     Raises:
         ConvergenceError: If a status is not CONVERGED; the message names the lanes, their status and their gap.

@@ -130,9 +130,8 @@ def once(condition: Bool[Array, ""], compute: Callable[[_T], _T], value: _T) -> 
     if the condition holds in at least one lane.
     """
     captured: list[Any] = []
-    if (
-        not jax.sharding.get_abstract_mesh().manual_axes
-    ):  # in a `shard_map` the converted function would mark as varying what varies already
+    # In a `shard_map` the converted function would mark as varying what varies already.
+    if not jax.sharding.get_abstract_mesh().manual_axes:
         compute, captured = jax.closure_convert(compute, value)
 
     def turn(carry: tuple[Bool[Array, ""], _T]) -> tuple[Bool[Array, ""], _T]:
@@ -153,11 +152,7 @@ class Spread:
 
     @classmethod
     def over(cls, mesh: Any, axis: str | None) -> "Spread":
-        """Return the layout over an axis of a mesh; None: the first one.
-
-        Raises:
-            InputError: On anything that is no mesh, or has no such axis.
-        """
+        """Return the layout over an axis of a mesh; None: the first one."""
         if not isinstance(mesh, Mesh):
             raise InputError(f"mesh is a {type(mesh).__name__}: a `jax.sharding.Mesh` is needed (`jax.make_mesh`).")
         name: str = mesh.axis_names[0] if axis is None else axis

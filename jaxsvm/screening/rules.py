@@ -247,7 +247,7 @@ def _outside_on_simplex(wide: Restrictable, reference: Reference) -> Array:
 
 @transfers
 def two_sided_test(problem: Restrictable, below: Fit, above: Fit, C_below: ArrayLike, C_above: ArrayLike) -> Screening:
-    """Screen by two fits, one at a smaller and one at a larger C: the best of three bounds.
+    """Screen, as `ball_test_1`, by two fits, one at a smaller and one at a larger C: the best of three bounds.
 
     The mean of the two dual points is feasible at the C between them that is the same mean, and mostly nearly optimal:
     its gap ball (`gap_safe`) is one bound, Intersection Tests from either fit are the others. On published sets it
@@ -259,9 +259,6 @@ def two_sided_test(problem: Restrictable, below: Fit, above: Fit, C_below: Array
         above: A fit at a C that is no smaller. (If the problem's C is not between, the bounds hold and are wide.)
         C_below: The C of the first fit, `()`.
         C_above: The C of the second fit, `()`.
-
-    Returns:
-        The screening, as `ball_test_1`.
     """
     problem = screenable(problem)
     for name, fit, C in (("below", below, C_below), ("above", above, C_above)):
