@@ -16,6 +16,7 @@ from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.sampling import calibrated, hinges, inclusion, independent, objectives, systematic
 from jaxsvm.coresets.summary import solution
 from jaxsvm.errors import InputError
+from jaxsvm.kernels import RBF
 
 
 def problem(seed, n=40, d=2, mode="noisy", weighted=False):
@@ -525,3 +526,20 @@ def test_epsilon_is_that_of_the_draw_that_was_kept():
     rate, t = np.log(2 / 0.05) / 2000, made.info["total"]
     np.testing.assert_allclose(made.info["epsilon"], t * rate / 3 + np.sqrt((t * rate / 3) ** 2 + 2 * (t - 1) * rate))
     assert np.isinf(coresets.coreset(x, y, 1.0, 50, 0, sampler="independent", clusters=1).info["epsilon"])
+
+
+@pytest.mark.thorough
+def test_a_coreset_of_a_kernels_features_trains_a_machine_nearly_as_good():
+    x, y, _ = problem(29, n=500)
+    kernel, C = RBF(0.5), 1.0
+    features = np.asarray(jaxsvm.gram(kernel, x, rank=24, landmarks="random", key=jax.random.key(1)).design)
+    small = coresets.coreset(features, y, C, 150, 0, clusters=4)
+    kept = x[small.info["index"]]
+    of_few = jaxsvm.hinge_problem(jaxsvm.gram(kernel, kept), small.y, small.C, bias="free", sample_weight=small.weight)
+    fitted = jaxsvm.fit(of_few, jaxsvm.SMO(tol=1e-4))
+    whole = jaxsvm.hinge_problem(jaxsvm.gram(kernel, x), y, C, bias="free")
+    best = jaxsvm.fit(whole, jaxsvm.SMO(tol=1e-4))
+    beta = np.asarray(fitted.dual_coef)
+    f = np.asarray(kernel.matrix(x, kept)) @ beta + float(fitted.bias)
+    F = 0.5 * beta @ np.asarray(kernel.matrix(kept, kept)) @ beta + np.maximum(0, 1 - y * f).sum()
+    assert F / float(best.certificate.primal) - 1 < 0.15

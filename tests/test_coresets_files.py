@@ -1,4 +1,4 @@
-"""Coresets of the rows of a design: formats, lines that are none, more rows than are fetched, runs that resume."""
+"""Coresets of the rows of a design, and their files: more rows than are fetched, resumed runs, the command."""
 
 import dataclasses
 import subprocess
@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
+from test_cli import refusal, report_of
 
 from jaxsvm import coresets, designs
 from jaxsvm.coresets import rows
@@ -28,17 +29,9 @@ def write(folder, kind, x, y):
     path = folder / f"data.{kind}"
     if kind == "npz":
         np.savez(path, X=x, y=y.astype(np.int8))
-    elif kind == "csv":
+    else:
         lines = [f"{a!r},{b!r},{'yes' if s > 0 else 'no'}" for (a, b), s in zip(x.tolist(), y, strict=True)]
         path.write_text("a,b,class\n" + "\n".join(lines) + "\n")
-    elif kind == "svm":
-        lines = [f"{int(s):+d} 1:{a!r} 2:{b!r}" for (a, b), s in zip(x.tolist(), y, strict=True)]
-        path.write_text("\n".join(lines) + "\n")
-    else:
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
-
-        parquet.write_table(pa.table({"a": x[:, 0], "b": x[:, 1], "class": y}), path)
     return path
 
 
@@ -51,8 +44,8 @@ def same(a, b):
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ("x", "y", "weight"))
 
 
-@pytest.mark.parametrize("kind", ["npz", "csv", "svm", "parquet"])
-def test_all_formats_give_the_coreset_of_their_rows(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["npz", "csv"])
+def test_files_give_the_coreset_of_their_rows(tmp_path, kind):
     x, y = data()
     small = of_files(write(tmp_path, kind, x, y), 1.0, 24, 3)
     assert same(small, coresets.coreset(x, y, 1.0, 24, 3))
@@ -136,15 +129,6 @@ def test_certificates_that_cannot_be_are_refused(summary):
             coresets.certify(*arguments, **options)
     assert coresets.certify((w * np.nan, b), (x, y), 1.0, C=1.0).relative_gap == np.inf
     assert coresets.certify(small, (x, y, u), 1e6).relative_gap == np.inf  # a bound that is none proves nothing
-
-
-@pytest.mark.parametrize("line", ["+1 1:oops", "1 2:0.5 1:0.5", "nan 1:1"])
-def test_a_line_that_is_no_sample_is_named(tmp_path, line):
-    lines = write(tmp_path, "svm", *data(300)).read_text().splitlines()
-    lines[9] = line
-    (tmp_path / "bad.svm").write_text("\n".join(lines) + "\n")
-    with pytest.raises(DataError, match=r"bad\.svm, line 10: "):
-        of_files(tmp_path / "bad.svm", 1.0, 24)
 
 
 @pytest.fixture
@@ -236,18 +220,6 @@ def test_constant_columns_keep_their_scale(tmp_path):
         of_files(tmp_path / "a.npz", 1.0, 40, standardise=True)
 
 
-def test_shards_are_one_set(tmp_path):
-    x, y = data()
-    paths = []
-    for i in range(3):
-        part = slice(i * 150, (i + 1) * 150)
-        paths.append(tmp_path / f"{i}.npz")
-        np.savez(paths[-1], X=x[part], y=y[part])
-    whole = of_files(write(tmp_path, "npz", x, y), 1.0, 24)
-    assert same(whole, of_files(paths, 1.0, 24))
-    assert same(whole, of_files(tmp_path / "[0-2].npz", 1.0, 24))
-
-
 def test_coresets_are_written_and_read(tmp_path):
     small = coresets.coreset(*data(200), 1.0, 40, 0, clusters=4)
     coresets.save_coreset(tmp_path / "small.npz", small)
@@ -283,6 +255,24 @@ def test_a_file_that_is_no_coreset_is_named_so(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match="not a whole npz file of a coreset"):
         coresets.load_coreset(tmp_path / "a.parquet")
+
+
+def test_a_file_of_a_coreset_with_a_kernel_is_refused(tmp_path):
+    """Older versions wrote points of a kernel machine: a linear one would be trained on them."""
+    old = coresets.Coreset(np.ones((2, 2)), np.array([1.0, -1.0]), np.ones(2), {"C": 1.0, "kernel": "RBF(gamma=0.5)"})
+    coresets.save_coreset(tmp_path / "k.npz", old)
+    with pytest.raises(DataError, match="by an older version"):
+        coresets.load_coreset(tmp_path / "k.npz")
+
+
+def test_the_command_writes_a_coreset(tmp_path):
+    path, out, options = write(tmp_path, "csv", *data(300)), tmp_path / "small.npz", ("--size", 40, "--lambda", 0.5)
+    lines = path.read_text().splitlines()
+    (tmp_path / "bad.csv").write_text("\n".join([*lines[:4], "1,2", *lines[5:]]) + "\n")
+    assert "line 5" in refusal("coreset", *options, tmp_path / "bad.csv")
+    report, small = report_of("coreset", *options, path, "--out", out), coresets.load_coreset(out)
+    assert report["n"] == 300 and report["points"] == len(small) <= 300 and small.C == 0.5
+    assert jax.numpy.zeros(()).dtype == jax.numpy.float64  # the flag is the user's
 
 
 @pytest.mark.slow

@@ -78,24 +78,31 @@ def _two(path, cut, dies=0, limit=1000):
     ]
 
 
+def ended(processes):
+    """Wait until all have ended well; return what they said."""
+    said = [process.communicate(timeout=600)[1] for process in processes]
+    for process, errors in zip(processes, said, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+    return said
+
+
+def found_as_by_one(path):
+    program = START + "np.savez('one.npz', coef=fit(designs.from_arrays(x, y)).coef)"
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment(), cwd=path, timeout=600)
+    one, *found = (np.load(path / f"{name}.npz")["coef"] for name in ("one", "found0", "found1"))
+    np.testing.assert_allclose(found, [one, one], atol=1e-9)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("cut", [5000, pytest.param(17001, marks=pytest.mark.slow)])  # uneven rows; all on one
 def test_two_processes_give_the_answer_of_one(tmp_path, cut):
-    for process in _two(tmp_path, cut):
-        _, errors = process.communicate(timeout=600)
-        assert process.returncode == 0, errors[-3000:]
-    program = START + "np.savez('one.npz', coef=fit(designs.from_arrays(x, y)).coef)"
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment(), cwd=tmp_path, timeout=600)
-    one = np.load(tmp_path / "one.npz")["coef"]
-    for process in range(2):
-        np.testing.assert_allclose(np.load(tmp_path / f"found{process}.npz")["coef"], one, atol=1e-9)
+    ended(_two(tmp_path, cut))
+    found_as_by_one(tmp_path)
 
 
 @pytest.mark.thorough
 def test_two_processes_stop_together(tmp_path):
-    for process in _two(tmp_path, 5000, limit=4):  # one of them decides
-        _, errors = process.communicate(timeout=600)
-        assert process.returncode == 0 and "INTERRUPTED" in errors, errors[-3000:]
+    assert all("INTERRUPTED" in errors for errors in ended(_two(tmp_path, 5000, limit=4)))  # one of them decides
     passes = {int(np.load(tmp_path / f"found{process}.npz")["passes"]) for process in range(2)}
     assert len(passes) == 1 and min(passes) <= 6
 
@@ -107,10 +114,5 @@ def test_a_process_that_dies_ends_the_other_and_both_go_on_from_the_checkpoint(t
     _, errors = first.communicate(timeout=300)  # JAX's heartbeat, 100 s, or the sum that fails
     assert second.returncode == 9 and first.returncode not in (0, -signal.SIGALRM), errors[-3000:]
     assert (tmp_path / "state.npz").exists()
-    for process in _two(tmp_path, 9000):  # the rows lie elsewhere
-        _, errors = process.communicate(timeout=600)
-        assert process.returncode == 0, errors[-3000:]
-    program = START + "np.savez('one.npz', coef=fit(designs.from_arrays(x, y)).coef)"
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment(), cwd=tmp_path, timeout=600)
-    one, found = (np.load(tmp_path / name)["coef"] for name in ("one.npz", "found0.npz"))
-    np.testing.assert_allclose(found, one, atol=1e-9)
+    ended(_two(tmp_path, 9000))  # the rows lie elsewhere
+    found_as_by_one(tmp_path)

@@ -81,9 +81,6 @@ def test_conjugate_gradients_agree_with_the_factor(bias, C):
         assert float(fit.certificate.dual) == pytest.approx(float(exact.certificate.dual), rel=1e-7)
 
 
-# --- compiled --------------------------------------------------------------------------------------------------------
-
-
 # --- feature space -----------------------------------------------------------------------------------------------
 
 

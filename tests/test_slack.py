@@ -19,11 +19,7 @@ BIASES = ("none", "regularized", "free")
 NUS = (0.01, 0.08, 0.4, 1.5)
 every_bias = pytest.mark.parametrize("bias", BIASES)
 N = 60
-
-
-@functools.cache
-def data(n=N):
-    return truth.noisy(n)
+data = functools.cache(truth.noisy)
 
 
 @functools.cache

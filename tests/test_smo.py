@@ -16,17 +16,13 @@ from jaxsvm.kernels import RBF, Precomputed
 from jaxsvm.loop.driver import fit_compiled
 
 N = 60
+data = functools.cache(truth.noisy)
 TIGHT = 1e-9
 # A free bias is an equality, which needs pairs.
 SETTINGS = [(2, "none"), (2, "free"), (1, "none")] + [
     pytest.param(variables, "regularized", marks=pytest.mark.slow) for variables in (1, 2)
 ]
 every_setting = pytest.mark.parametrize(("variables", "bias"), SETTINGS)
-
-
-@functools.cache
-def data(n=N):
-    return truth.noisy(n)
 
 
 @functools.cache
@@ -76,9 +72,6 @@ def test_17_objective_is_that_of_the_exact_solver(variables, bias, C):
     size = np.sqrt(square) * np.sqrt(K.max() + constant) * (10 if bias == "free" else 1)
     assert np.abs(decision - y * wanted.margins).max() <= size
     np.testing.assert_allclose(fit.margins, y * decision, atol=1e-9)
-
-
-# --- drivers and starts
 
 
 # --- boxes in general
