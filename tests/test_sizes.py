@@ -12,6 +12,7 @@ from jaxsvm.kernels import RBF, Linear
 from jaxsvm.loop.round import ready, ready_together
 from jaxsvm.numerics.sizes import size_class
 from jaxsvm.problems.padding import padded
+from jaxsvm.runtime.programs import compiled_functions
 
 GAMMA = 0.4
 PAIRS = jaxsvm.FrankWolfe(tol=1e-6)
@@ -64,6 +65,8 @@ def test_a_second_size_of_a_class_compiles_nothing():
         assert path.alphas.shape == chain.alphas.shape == (5, n)
         assert found.fits.alpha.shape == (3, 2, n)
 
+    for program in compiled_functions():  # too many, of tests before, would be cleared at some call below
+        program.clear_cache()
     everything(201)
     with compilations() as seen:
         everything(209)
