@@ -59,7 +59,7 @@ LINES = {
     "plots": 396,
     "points": 365,
     "problems": 3_093,
-    "relational": 3_077,
+    "relational": 3_076,
     "results": 583,
     "runtime": 1_381,
     "screening": 665,

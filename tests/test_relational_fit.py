@@ -335,7 +335,7 @@ def test_a_rare_label_of_a_large_join_is_counted_by_merges():
     rng, n = np.random.default_rng(0), 2000
     tables = {"f": {"k": np.zeros(n, int), "x": rng.normal(size=n), "y": np.where(np.arange(n) < 20, 1, -1)},
               "d": {"k": np.zeros(1000, int), "z": rng.normal(size=1000)}}  # fmt: skip
-    fit = relational.fit(relational.Join(tables, ("f", "y")), 1e-4, max_steps=10)
+    fit = relational.fit(relational.Join(tables, ("f", "y")), 1e-4, max_steps=20)
     assert fit.status == jaxsvm.Status.CONVERGED and fit.engine.startswith("merge")
 
 

@@ -8,6 +8,7 @@ import pytest
 import jaxsvm
 from jaxsvm import relational
 from jaxsvm.errors import InputError
+from jaxsvm.relational.gradient.engine import STEPS
 from jaxsvm.relational.schema.join import prepared
 
 duckdb, svm = pytest.importorskip("duckdb"), pytest.importorskip("sklearn.svm")
@@ -276,11 +277,21 @@ def test_weights_of_many_decades_lose_no_digits_of_small_keys(made, of):
         np.testing.assert_allclose(fit.margins(at), [share[score <= tau].sum() for tau in at], atol=1e-9)
         for ramp in (0.0, 0.3):  # through each row of each table, relative to all rows through it
             far = relational.far_counts(fit.join, fit.beta, tau=0.5, ramp=ramp, engine="merge")
-            part = np.clip((0.5 - score) / 0.6 + 0.5, 0, 1) if ramp else score <= 0.5
+            part = np.mean([score <= 0.5 + ramp * at for at in STEPS], axis=0)
             for found, place, many in zip(far.counts[0], rows.place, counts, strict=True):
                 wanted = np.bincount(place, rows.weight * part * (rows.y > 0), minlength=len(many))
                 np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 * rows.weight.sum())
                 assert (np.abs(found - wanted) <= 1e-9 * many).all()
+
+
+@pytest.mark.parametrize("seed", [6, 11])
+def test_merged_bounds_hold_where_scores_are_a_billion_ramps(seed):
+    """A slope within the ramp, a difference of sums of scores, made the lower bound 1e-5 too high."""
+    join = weights_of_a_chain(seed)
+    exact, merged = (relational.fit(join, C=1e-3, engine=engine, tol=1e-6) for engine in ("formed", "merge"))
+    assert merged.status.name == exact.status.name == "CONVERGED"
+    assert merged.certificate.dual <= exact.certificate.primal * (1 + 1e-9)
+    assert exact.certificate.dual <= merged.certificate.primal * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("order", [("fact", "opt", "c"), ("fact", "c", "opt"), ("opt", "c", "fact")])

@@ -24,6 +24,8 @@ from jaxsvm.relational.measured import MEASURED
 from jaxsvm.relational.schema.join import Join
 from jaxsvm.runtime.arrays import require_finite_number, require_one_of, transfers
 
+STEPS = (-0.75, -0.25, 0.25, 0.75)  # of a ramp, in half-widths: of 2, 4 and 8, 4 certify most joins of hard weights
+
 
 class MergeEngine(Engine):
     """Sorted merges over a tree of at most three nodes; of one node each row is looked at. Exact."""
@@ -57,14 +59,13 @@ class MergeEngine(Engine):
         start = np.searchsorted(kid, np.arange(tree.count[last, hub] + 1))
         masses = weight[last][order] * np.stack([np.ones(len(order)), s[last][order]])
         mass, moment = np.insert(running(masses, start), 0, 0.0, axis=1)
-        changes, slack = np.zeros((1 + (ramp > 0), len(order) + len(start) - 1)), 0.0  # of each key one beyond its rows
+        changes, slack = np.zeros(len(order) + len(start) - 1), 0.0  # of each key one beyond its rows
 
         def reached(w: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             """Count pairs of weight w up to the scores t; return their number and sum of slacks."""
             end = np.searchsorted(known, keyed(key, t), side="right")  # noqa: B023 (called in this turn)
-            for change, values in zip(changes, (w, w * t), strict=False):
-                opened, closed = (np.bincount(at + key, values, minlength=len(change)) for at in (begin, end))  # noqa: B023
-                np.add(change, opened - closed, out=change)
+            opened, closed = (np.bincount(at + key, w, minlength=len(changes)) for at in (begin, end))  # noqa: B023
+            np.add(changes, opened - closed, out=changes)
             end *= end > begin  # noqa: B023
             many = mass[end]
             return many, t * many - moment[end]
@@ -76,14 +77,12 @@ class MergeEngine(Engine):
             begin = start[key]
             far, room = reached(0 * w if ramp else w, t)
             slack += float(w @ room)
-            if ramp:  # the difference of two slacks, whose thresholds are its ends
-                share = 0.5 / ramp
-                far = share * (reached(share * w, t + ramp)[1] - reached(-share * w, t - ramp)[1])
+            if ramp:  # the mean of steps: a slope would be a difference of sums of scores, and lose their digits
+                far = sum(reached(w / len(STEPS), t + ramp * at)[0] for at in STEPS) / len(STEPS)
             out[hub] += np.bincount(r, w * far, minlength=len(out[hub]))
             if a is not None:
                 out[first] += np.bincount(a, w * far, minlength=len(out[first]))
-        through, *shift = running(changes[:, np.arange(len(order)) + kid], start)
-        out[last][order] = weight[last][order] * (shift[0] - through * s[last][order] if ramp else through)
+        out[last][order] = weight[last][order] * running(changes[None, np.arange(len(order)) + kid], start)[0]
         return out, slack
 
     def _chunks(self, s: list[np.ndarray], weight: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
@@ -162,7 +161,7 @@ def far_counts(
         mode: Of the sketch: "lower" (counts in `[c / (1 + eps), c]`), "upper" (`[c, (1 + eps) c]`) or "mid".
         engine: "auto", "merge", "grid" or "sketch" (see `engine_for`), or an engine.
         tau: The threshold.
-        ramp: Half-width of the ramp that replaces the step from far to close; for exact engines.
+        ramp: Half-width of the ramp (of two tables and more, of four steps) from far to close; for exact engines.
 
     Raises:
         InputError: On coefficients that do not fit, and options that cannot be used.

@@ -35,9 +35,9 @@ class Engine:
     def count(self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float) -> Counts:
         """Count the far rows of a label (sign 0 for +1, 1 for -1) from the scores of each node's rows, `(n_i,)` each.
 
-        tau is the threshold of scores. Engines with `bounds` tell modes apart; others take a ramp of half-width `ramp`
-        in place of the step from far to close. Return for each node the far rows through each of its rows, `(n_i,)`,
-        and the sum of all their slacks.
+        tau is the threshold of scores. Engines with `bounds` tell modes apart; others take a ramp of half-width `ramp`,
+        or a mean of steps in it, in place of the step from far to close. Return for each node the far rows through each
+        of its rows, `(n_i,)`, and the sum of all their slacks.
         """
         raise NotImplementedError
 
