@@ -346,9 +346,10 @@ class Names:
         run: Runs a statement and returns its rows.
         read: `from_database` with the connection.
         schema: The schema of the tables.
+        labels: The labels, two or more.
     """
 
-    def __init__(self, run, read, schema, seed):
+    def __init__(self, run, read, schema, seed, labels=("no", "yes")):
         self.run, self.rng, self.read = run, np.random.default_rng(seed), read
         rng, m = self.rng, int(self.rng.integers(2, 4))
         self.names = ["f", *rng.choice(["d", "e", "score", "T w"], m - 1, replace=False).tolist()]
@@ -373,7 +374,7 @@ class Names:
             if name in self.weights:
                 cells["w"] = more.choice([0.0, 1.0, 2.0, 0.5] if filled and i == 0 else [1.0, 2.0, 0.5], many).tolist()
             if i == 0:
-                cells["y"] = rng.choice(["no", "yes"], many).tolist()
+                cells["y"] = rng.choice(labels, many).tolist()
             elif rng.random() < 0.1:
                 cells["y"] = [1.0] * many
             self.data[name] = cells
@@ -446,7 +447,7 @@ class Names:
             assert join.size == weight.sum(), (form, join.size, weight.sum())
             said = [note for note in join.notes if "different ones" not in note]
             assert said == self.notes(live), (form, said, self.notes(live))
-            out[form] = self.scored(join, chosen, rows)
+            out[form] = self.scored(join, chosen, rows, weight)
         return out
 
     def refused(self, form, text, rows):
@@ -467,12 +468,12 @@ class Names:
             )
         return f"refused: {'no rows' if not rows else 'missing' if 'is missing' in text else 'one label'}"
 
-    def scored(self, join, chosen, rows):
+    def scored(self, join, chosen, rows, weight):
         """Compare the scores of SQL and of Python with those of the formed join; rows of plain names too."""
         fit = relational.fit(join, 0.1, engine="formed", scale="standard", max_steps=3, tol=0.5)
-        coef, m = dict(zip(fit.feature_names, fit.coef, strict=True)), len(self.names)
+        coef, m = dict(zip(fit.feature_names, np.atleast_2d(fit.coef).T[:, :, None], strict=True)), len(self.names)
         fills = {(t, c): b.fill[k] for t, b in zip(join.names, join.blocks, strict=True) for k, c in enumerate(b.names)}
-        want = np.full(len(rows), fit.intercept)
+        want = np.tile(np.reshape(fit.intercept, (-1, 1)), len(rows))
         columns = {}
         for k, (t, c) in enumerate(chosen):
             values = columns[f"{t}.{c}"] = [row[m + k] for row in rows]
@@ -480,26 +481,38 @@ class Names:
                 want += coef[f"{t}.{c}"] * np.array([fills[t, c] if v is None else v for v in values])
             else:
                 called = [f"{t}.{c} IS NULL" if v is None else f"{t}.{c}={v}" for v in values]
-                want += [coef.get(name, 0.0) for name in called]  # 0 of levels of weight 0
+                zero = np.zeros((len(want), 1))  # of levels of weight 0
+                want += np.concatenate([coef.get(name, zero) for name in called], axis=1)
         near = {"rtol": 0, "atol": 1e-11 * (1 + np.abs(fit.coef).sum())}
-        np.testing.assert_allclose(fit.decision_function(columns), want, **near)
-        assert list(fit.predict(columns)) == [join.classes[int(s >= 0)] for s in fit.decision_function(columns)]
-        name = "score"
-        if any(c.lower() == "score" for c in self.data["f"]):
+        several, here = len(want) > 1, fit.decision_function(columns)
+        np.testing.assert_allclose(here, want.T if several else want[0], **near)
+        found = here.argmax(axis=1) if several else (here >= 0).astype(int)
+        assert list(fit.predict(columns)) == list(join.classes[found])
+        edge = np.sort(want, axis=0)[-1] - np.sort(want, axis=0)[-2] if several else np.abs(want[0])
+        wanted, known = np.zeros((len(join.classes),) * 2), join.classes.tolist()
+        np.add.at(wanted, ([known.index(row[-1]) for row in rows], found), weight)
+        off = np.abs(fit.confusion(join) - wanted).sum() / 2
+        assert off <= weight[edge < near["atol"]].sum() + 1e-9 * weight.sum(), (fit.confusion(join), wanted)
+        name, of_classes = "score", [f"_{k}" for k in range(len(want))] if several else [""]
+        if not several and any(c.lower() == "score" for c in self.data["f"]):
             try:
                 fit.to_sql(self.sources)
                 raise AssertionError("a score that a column hides")
             except InputError as error:
                 assert "score" in str(error) and "of f " in str(error)
             name = "our score"
-        found = self.run(f"SELECT {quoted(name)} FROM ({fit.to_sql(self.sources, name)}) AS scored")
-        found = np.sort([np.nan if row[0] is None else float(row[0]) for row in found])
-        np.testing.assert_allclose(found, np.sort(want), **near)
+        listed = ", ".join(quoted(name + of) for of in of_classes)
+        query = fit.to_sql(self.sources, name, "our label")
+        scored = self.run(f'SELECT {listed}, "our label" FROM ({query}) AS scored')
+        for k, values in enumerate(want):
+            np.testing.assert_allclose(np.sort([float(row[k]) for row in scored]), np.sort(values), **near)
+        for row in scored:
+            assert row[-1] == join.classes[np.argmax(row[:-1]) if several else int(row[0] >= 0)], row
         plain = {}  # as `pandas.merge(suffixes=("", "_right"))` names them
         for (_, c), values in zip(chosen, columns.values(), strict=True):
             plain[c if c not in plain else f"{c}_right"] = values
         try:
-            np.testing.assert_allclose(fit.decision_function(plain), want, **near)
+            np.testing.assert_allclose(fit.decision_function(plain), want.T if several else want[0], **near)
         except InputError as error:
             # A key is one column, whichever table's: one of texts may stand where training read numbers.
             assert any(said in str(error) for said in ("could be", "no column", "numbers are needed", "never equal")), (

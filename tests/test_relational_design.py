@@ -15,7 +15,7 @@ from jaxsvm.relational.schema.join import prepared
 
 @pytest.mark.parametrize("categories", [True, False])
 def test_chunks_are_the_rows_of_the_materialised_join(monkeypatch, categories):
-    monkeypatch.setattr("jaxsvm.relational.descent.design.ENTRIES_OF_A_CHUNK", 300)
+    monkeypatch.setattr("jaxsvm.relational.descent.rows.ENTRIES_OF_A_CHUNK", 300)
     tables = tables_of(PATH, n=12)
     if not categories:
         del tables["T1"]["kind"]

@@ -435,6 +435,8 @@ def test_the_command(tmp_path):
         joined = "sales LEFT JOIN shops ON shop = id JOIN days USING (year, day)"
         ((rows,),) = db.sql(f"SELECT SUM(rain) FROM {joined}").fetchall()
     assert more.exit_code == 0 and json.loads(more.stdout)["rows_of_the_join"] == pytest.approx(rows), more.output
+    wrong = testing.CliRunner().invoke(app, [a if a != "returned" else "day" for a in arguments])
+    assert wrong.exit_code == 2 and "--positive is missing: --label has 9 values" in wrong.output, wrong.output
     wrong = testing.CliRunner().invoke(app, [*arguments, "--weight", "rain"])
     assert wrong.exit_code == 2 and "weights" in wrong.output
 
@@ -457,7 +459,7 @@ def test_errors_say_what_to_do():
         ("different kinds", lambda: relational.Join(texts, ("T1", "y"))),
         ("label is", lambda: relational.Join(tables, ("T9", "y"))),
         ("no column z", lambda: relational.Join(tables, ("T1", "z"))),
-        ("3 values", lambda: relational.Join(tables, ("T1", "kind"))),
+        ("1 values among", lambda: relational.Join({"f": {"x": [1.0, 2.0], "y": [3, 3]}}, ("f", "y"))),
         ("name one of them", lambda: relational.Join(tables, ("T1", "y"), {"T0": ["a"], "T1": ["a"]})),
         ("keys has", lambda: relational.Join(tables, ("T1", "y"), keys={("T0", "T7"): "a"})),
         ("engine is", lambda: relational.fit(join_of(PATH), 0.1, engine="magic")),

@@ -8,7 +8,7 @@ import jaxsvm
 from jaxsvm.cli.app import Json, MaxSeconds, Positive, Tol, command, of_data, of_model, of_output, of_solver
 from jaxsvm.cli.report import check_writable, finish, interruptible, progress_bar, save, show, totals
 from jaxsvm.errors import require
-from jaxsvm.relational.descent.fit import require_free
+from jaxsvm.relational.descent.rows import require_free
 
 Texts = list[str] | None
 
@@ -39,8 +39,7 @@ def fit_join(
     """Fit a linear SVM over the join of tables in a DuckDB file, without forming the join."""
     check_writable(sql, database, option="--sql")
     keys = _keys(key or [])
-    others = [*(table or []), *(optional or []), *(name for pair in keys for name in pair)]
-    names: list[str] = list(dict.fromkeys([fact, *others]))
+    names: list[str] = [*dict.fromkeys([fact, *(table or []), *(optional or []), *(a for two in keys for a in two)])]
     weights = {name: column for name, _, column in (text.partition(".") for text in weight or [])}
     require(len(names) > 1, "--table is missing: name at least one table that joins --fact, or a --key.")
     with jax.enable_x64(True), interruptible() as stop:
@@ -48,6 +47,7 @@ def fit_join(
             database, names, (fact, label), keys=keys or None, missing=missing, positive=positive, weights=weights,
             optional=optional or (), cyclic=cyclic,
         )  # fmt: skip
+        require(len(join.classes) == 2, f"--positive is missing: --label has {len(join.classes)} values, not two.")
         if sql is not None:
             require_free(join.schema, score)
         lam = 1e-3 if lam is None and C is None else lam

@@ -10,8 +10,8 @@ repeat on both sides of a join (orders and clicks of a customer), it may have 10
 the size of the tables only.
 """
 
-from jaxsvm.relational.descent.design import Design, design, sample
-from jaxsvm.relational.descent.fit import RelationalFit, Scorer, Stability, fit, fit_path, load, stability
+from jaxsvm.relational.descent.fit import RelationalFit, Stability, fit, fit_path, stability
+from jaxsvm.relational.descent.rows import Design, Scorer, design, load, sample
 from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, gradient_interval, pseudo_gradient
 from jaxsvm.relational.schema.join import Join, Moments, from_database
 

@@ -16,11 +16,8 @@ Every result has D and P, `D <= F* <= F(beta) <= P`, from the same sums, with no
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import takewhile
@@ -30,188 +27,35 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.designs.descent import Lane
-from jaxsvm.errors import ConvergenceWarning, DataError, InputError, require, warn
+from jaxsvm.errors import ConvergenceWarning, InputError, warn
 from jaxsvm.loop.interruption import watching
-from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, formed_if_small
+from jaxsvm.relational.descent.rows import Scorer, Term
+from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, against, formed_if_small
 from jaxsvm.relational.gradient.engine import Engine, engine_for, scores
 from jaxsvm.relational.schema.join import Join, prepared
-from jaxsvm.relational.tables.columns import DOUBLE, NUMBERS, TableLike, column, declared, numbers, opened
-from jaxsvm.relational.tables.pushdown import Schema, compared, in_memory, quoted
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
-from jaxsvm.runtime.arrays import (
-    Number,
-    checked,
-    require_one_of,
-    require_positive,
-    require_seconds,
-    require_whole,
-    transfers,
-)
-from jaxsvm.runtime.files import write_whole
-
-
-class Term(NamedTuple):
-    """A feature in a score."""
-
-    table: str
-    name: str
-    kind: str  # "number", or that of the values of a category
-    coef: list[float]  # of a number one, unscaled, of a category one for each level
-    levels: list[str | None] | None = None  # of a category, the missing one too
-    fill: float | None = None  # the number that replaces a missing one
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Scorer:
-    """A decision function of rows of a join: in the database, as one query, and of joined rows in Python, alike.
-
-    A level that training did not see adds nothing. A missing number counts as its mean if training imputed, else the
-    score is NULL (NaN). Numbers count as doubles.
-    """
-
-    terms: list[Term]  # the features
-    intercept: float
-    classes: np.ndarray  # the labels of negative and of positive scores
-    schema: Schema
-
-    def to_sql(self, tables: dict[str, str] | None = None, score: str = "score") -> str:
-        """Write the query whose column `score` is the decision function of every row of the join.
-
-        Args:
-            tables: The SQL that stands for a table in FROM, if not what the join was made from.
-            score: The name of that column.
-
-        Raises:
-            InputError: If the label's table has a column of that name, in capital letters or not.
-
-        Returns:
-            `SELECT fact.*, score FROM ...`, standard SQL; positive scores are of `classes[1]`.
-        """
-        schema = self.schema
-        require_free(schema, score)
-        terms = [_number(self.intercept), *(_term(f"{quoted(of.table)}.{quoted(of.name)}", of) for of in self.terms)]
-        sources = {name: quoted(name) for name in schema.named} | schema.sources | (tables or {})
-        clauses = [f"{sources[schema.label]} AS {quoted(schema.label)}"]
-        for at, new in enumerate(schema.order[1:], 1):
-            tests = []
-            for key, owners in schema.keys.items():
-                if new in owners and (before := [name for name in schema.order[:at] if name in owners]):
-                    ends = (f"{quoted(name)}.{quoted(owners[name])}" for name in (before[0], new))
-                    tests.append(" = ".join(compared(end, schema.casts.get(key)) for end in ends))
-            how = "LEFT JOIN" if new in schema.optional else "JOIN"
-            clauses.append(f"{how} {sources[new]} AS {quoted(new)} ON {' AND '.join(tests) or 'TRUE'}")
-        body = "\n    + ".join(terms)
-        return f"SELECT {quoted(schema.label)}.*,\n    {body} AS {quoted(score)}\nFROM " + "\n".join(clauses)
-
-    def decision_function(self, rows: TableLike) -> np.ndarray:
-        """Return the scores of joined rows, `(k,)`: NaN where a number is missing that never was in training.
-
-        Args:
-            rows: A table (pandas, polars, Arrow, dict of arrays) of joined rows. Its columns have their names in their
-                tables, or are called `table.column` if two tables share a name that is no key.
-
-        Raises:
-            InputError: On a feature that is absent, of another kind than in training, or whose column could be another.
-        """
-        given = opened("rows", rows)
-        whole, plain = defaultdict(dict), defaultdict(dict)
-        equal = {column: key for key, owners in self.schema.keys.items() for column in owners.items()
-                 if column[0] not in self.schema.optional}  # those of a key  # fmt: skip
-        for table, names in self.schema.named.items():
-            for name in names:
-                whole[f"{table}.{name}"][table, name] = f"{table}.{name}"
-                plain[name].setdefault(equal.get((table, name), (table, name)), f"{table}.{name}")
-        values, terms = {}, []
-        for term in self.terms:
-            table, name = term[:2]
-            wanted = f"{table}.{name}" if f"{table}.{name}" in given.names else name
-            if wanted not in given.names:
-                raise InputError(f"rows has no column {name} or {table}.{name}: every feature is needed.")
-            same = (plain[wanted] if wanted == name else {}) | whole[wanted]
-            if len(same) > 1:
-                which = " or ".join(same.values())
-                raise InputError(f"rows has a column {wanted}, which could be {which}: call each by its whole name.")
-            at = f"c{len(terms)}"
-            values[at] = column("rows", given, wanted)
-            terms.append((f"rows.{wanted}", term.kind, f"{_term(at, term)} AS {at}"))
-        if not terms:
-            raise InputError("the model has no features: every score is its intercept.")
-        with in_memory({"given": values}) as database:
-            for name, (where, kind, _) in zip(database.types("FROM given")[1], terms, strict=True):
-                if declared(name).kind not in ("null", *ALIKE.get(kind, (kind,))):
-                    raise InputError(
-                        f"column {where} holds {name}: {kind}s are needed, as in training (values of different kinds "
-                        "are never equal)."
-                    )
-            scores = database.ask(f"SELECT {', '.join(term for _, _, term in terms)} FROM given")
-        return np.sum([numbers(part, "score") for part in scores.values()], axis=0) + self.intercept
-
-    def predict(self, rows: TableLike) -> np.ndarray:
-        """Return the labels of joined rows, `(k,)`.
-
-        Raises:
-            InputError: On rows that `decision_function` refuses, or whose score is NaN: a number is missing.
-        """
-        scores = self.decision_function(rows)
-        unknown = np.isnan(scores)
-        if unknown.any():
-            raise InputError(f"rows has {unknown.sum()} row(s) without a number, the first is row {unknown.argmax()}.")
-        return self.classes[(scores >= 0).astype(int)]
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what scores, in JSON: `relational.load` reads it where there is neither a database nor the join.
-
-        Raises:
-            InputError: If labels are neither texts, numbers nor booleans.
-            OSError: If the file cannot be written.
-        """
-        classes = self.classes.tolist()
-        if not all(isinstance(label, str | int | float) for label in classes):
-            raise InputError(f"classes are {classes}, which JSON does not hold: make texts of the labels.")
-        parts = {"format": FORMAT, "intercept": self.intercept, "classes": classes, "schema": self.schema._asdict()}
-        text = json.dumps(parts | {"terms": [term._asdict() for term in self.terms]}, indent=1)
-        write_whole(lambda file: file.write(text.encode()), path)
-
-
-FORMAT = "jaxsvm-relational-1"
-
-
-@checked
-def load(path: str | os.PathLike[str]) -> Scorer:
-    """Read what `RelationalFit.save` wrote; a query of `to_sql` is to be trusted as much as the file is.
-
-    Raises:
-        DataError: If it cannot be read, or is no such file.
-    """
-    try:
-        with open(path, "rb") as file:
-            found = json.load(file)
-        require(found.pop("format") == FORMAT, f"its format is not {FORMAT}")
-        terms, schema, classes = [Term(**term) for term in found["terms"]], Schema(**found["schema"]), found["classes"]
-        labels = np.array(classes, object if type(classes[0]) is not type(classes[1]) else None)
-        return Scorer(terms, float(found["intercept"]), labels, schema)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise DataError(f"{os.fspath(path)}: no model of a join: {error}") from None
+from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelationalFit(Scorer):
-    """A linear SVM over a join, which scores as `Scorer` does."""
+    """A linear SVM over a join, which scores as `Scorer` does; of several classes arrays have one more axis, first."""
 
     coef: np.ndarray  # coefficients of the unscaled features, `(d,)`, in the order of `feature_names`
     beta: np.ndarray  # those of the scaled features and the constant, in the order of `join.feature_names`
     certificate: Certificate  # primal, dual and relative gap of F
     status: StatusCode  # how the fit ended
-    steps: int  # number of evaluations
+    steps: int  # number of evaluations, of all classes together
     engine: str  # the engine, and why it was chosen
     seconds: float  # duration of the fit
     history: np.ndarray  # `(k, 3)`: D, P and the estimate of F after each step, of one or more evaluations
     join: Join  # the scaled join
-    descent: Descent  # its rows and planes
+    descent: Descent | list[Descent]  # its rows and planes; of several classes those of each
     lam: float  # the strength of the regulariser
     feature_names: list[str]  # names of `coef`
     loss: str = "hinge"  # or "squared_hinge"
+    machines: tuple[RelationalFit, ...] = ()  # of several classes the fit of each against the rest
 
     def margins(self, at: ArrayLike) -> np.ndarray:
         """Return the share of the joined rows whose margin, `y f(x)`, is at most each threshold `at`, `(k,)`.
@@ -223,39 +67,12 @@ class RelationalFit(Scorer):
         return np.array([sum(part[label].sum() for part in parts) for parts in far]) / float(self.join.size)
 
     def __repr__(self) -> str:
-        P, D, gap = (float(part) for part in self.certificate)
-        interval = f"F* in [{D:.6g}, {P:.6g}], gap {gap:.1e}"
-        return f"RelationalFit({self.status.name}, {interval}, {self.steps} evaluations, {self.engine})"
-
-
-def require_free(schema: Schema, score: str) -> None:
-    """Refuse a name of the scores that a column of the label's table has: a query of it would read that column."""
-    if not (isinstance(score, str) and score):
-        raise InputError(f"score is {score!r}: the name of a column is needed.")
-    if score.lower() in map(str.lower, schema.named[schema.label]):
-        raise InputError(f"score is {score!r}, a column of {schema.label} as well: give the scores another name.")
-
-
-def _term(value: str, term: Term) -> str:
-    if term.levels is not None:
-        texts = [level if level is None else level.replace("'", "''") for level in term.levels]
-        tests = [f"{value} IS NULL" if c is None else f"CAST({value} AS VARCHAR) = '{c}'" for c in texts]
-        cases = [f"WHEN {test} THEN {_number(c)}" for test, c in zip(tests, term.coef, strict=True)]
-        return f"CASE {' '.join(cases)} ELSE 0 END"
-    value = compared(value, DOUBLE)
-    if term.fill is not None:
-        value = f"COALESCE(NULLIF({value}, CAST('NaN' AS {DOUBLE})), {_number(term.fill)})"
-    return f"{_number(term.coef[0])} * {value}"
-
-
-ALIKE = {"number": NUMBERS, "text": ("text", "uuid"), "uuid": ("text", "uuid")}
-"""For kinds of features the kinds of values that are scored as theirs, if others than their own."""
-
-
-def _number(value: Any) -> str:
-    """Write a double as SQL; a literal without an exponent would be a decimal."""
-    text = repr(float(value))
-    return f"({text})" if "e" in text else f"({text}e0)"
+        told = []
+        for fitted in self.machines or [self]:
+            P, D, gap = (float(part) for part in fitted.certificate)
+            whose = f"{fitted.classes[1]}: " if self.machines else ""
+            told.append(f"{whose}{fitted.status.name}, F* in [{D:.6g}, {P:.6g}], gap {gap:.1e}")
+        return f"RelationalFit({'; '.join(told)}, {self.steps} evaluations, {self.engine})"
 
 
 @transfers
@@ -266,6 +83,8 @@ def fit(
     delta: float | None = None, alpha: float = 1.0, class_weight: Mapping[Any, float] | str | None = None,
 ) -> RelationalFit:  # fmt: skip
     """Train a linear SVM over a join, and warn (`ConvergenceWarning`) if it is not certified to `tol`.
+
+    Of several classes each is trained against the rest, from one preparation, and has its own certificate.
 
     Args:
         join: A `Join`.
@@ -284,10 +103,7 @@ def fit(
         callback: Called with the step, D and P.
         delta: Of the paper's method: eps is `min(delta / 8, alpha)`, and the end is after the steps of Theorem 2.
         alpha: The perturbation that the join withstands, in (0, 1]: `stability` computes it.
-        class_weight: Factors of the losses by label, above 0, or "balanced": the same total for both.
-
-    Raises:
-        InputError: On arguments that cannot be used.
+        class_weight: Factors of the losses of rows by their label, above 0, or "balanced": the same total for each.
     """
     if (lam is None) == (C is None):
         raise InputError("lam and C: give one of the two (lam = 1 / (2 C N)).")
@@ -307,24 +123,44 @@ def fit(
     lam = float(lam if C is None else 1 / (2 * float(C) * float(scaled.size)))  # pyright: ignore
     if method != "bundle" and any(np.abs(block.X).max(initial=0) > 1 for block in scaled.blocks):
         raise InputError(f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
-    rows, why = _rows_for(scaled, "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
+    several = len(scaled.classes) > 2
+    joins = [scaled.against(label) for label in scaled.classes.tolist()] if several else [scaled]
+    rows, why = _rows_for(joins[0], "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
     if loss != "hinge" and not isinstance(rows, Formed):
         raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
     mean = method == "averaged"
     paper: Any = partial(PaperDescent, eps=0.0 if mean else eps, delta=delta or 0.0, mean=mean)
+    squares = np.append(scaled.transposed(scaled.counts(), lambda X: X * X) / float(scaled.size), [0.0, 1.0])
+    fits = []
     with watching() as stop:
-        squares = np.append(scaled.transposed(scaled.counts(), lambda X: X * X) / float(scaled.size), [0.0, 1.0])
-        lane = Lane.at(np.zeros(scaled.d + 1), "none", loss == "squared_hinge")
-        descent = (Descent if method == "bundle" else paper)(rows, lane, 1 / (2 * lam), sizes=np.sqrt(squares))
-        descent.terms = sum(map(len, scaled.rows)) + (len(rows.y) if isinstance(rows, Formed) else 0)
-        descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
-        descent.deadline = np.inf if max_seconds is None else started + max_seconds
-        descent.run()
-    if method == "bundle" and descent.unit < lane.P:  # stopped early: at 0 every loss is 1
-        lane.P, lane.best = descent.unit, np.zeros_like(lane.best)
-    fitted = result_of(scaled, descent, lam, tol, why, started)
+        for one in joins:
+            lane = Lane.at(np.zeros(scaled.d + 1), "none", loss == "squared_hinge")
+            kind = Descent if method == "bundle" else paper
+            descent = kind(against(rows, one) if several else rows, lane, 1 / (2 * lam), sizes=np.sqrt(squares))
+            descent.terms = sum(map(len, scaled.rows)) + (len(rows.y) if isinstance(rows, Formed) else 0)
+            descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
+            descent.deadline = np.inf if max_seconds is None else started + max_seconds
+            descent.run()
+            if method == "bundle" and descent.unit < lane.P:  # stopped early: at 0 every loss is 1
+                lane.P, lane.best = descent.unit, np.zeros_like(lane.best)
+            fits.append(result_of(one, descent, lam, tol, why, started))
+    fitted = together(fits, scaled) if several else fits[0]
     warn_of_uncertified([fitted])
     return fitted
+
+
+def together(fits: list[RelationalFit], join: Join) -> RelationalFit:
+    """Return the fits of several classes, each against the rest, as one."""
+    every = list(zip(*(fitted.terms for fitted in fits), strict=True))
+    parts: Any = map(np.array, zip(*(fitted.certificate for fitted in fits), strict=True))
+    codes: Any = np.array([int(fitted.status.code) for fitted in fits])
+    return dataclasses.replace(
+        fits[-1], terms=[terms[0]._replace(coef=sum((term.coef for term in terms), [])) for terms in every],
+        **{name: np.array([getattr(fitted, name) for fitted in fits]) for name in ("intercept", "coef", "beta")},
+        certificate=Certificate(*parts), status=StatusCode(codes),
+        steps=sum(fitted.steps for fitted in fits), history=np.concatenate([fitted.history for fitted in fits]),
+        descent=[fitted.descent for fitted in fits], classes=join.classes, join=join, machines=tuple(fits),
+    )  # fmt: skip
 
 
 def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed | Counted, str]:
@@ -347,9 +183,6 @@ def fit_path(
     """Fit at several lam, in their order, and warn once; after Ctrl-C at no further one: the fits so far are returned.
 
     All other arguments are those of `fit`: `callback` is called on the way of each.
-
-    Raises:
-        InputError: On arguments that cannot be used.
     """
     if not isinstance(lams, Iterable):
         raise InputError(f"lams is {lams!r}: several values are needed.")
@@ -389,6 +222,7 @@ def result_of(join: Join, descent: Descent, lam: float, tol: float, why: str, st
 
 def warn_of_uncertified(fits: list[RelationalFit]) -> None:
     """Warn once of the fits over joins that are not certified."""
+    fits = [one for fitted in fits for one in fitted.machines or [fitted]]
     failed = [fitted for fitted in fits if fitted.status != Status.CONVERGED]
     if failed:
         gap = max(float(fitted.certificate.relative_gap) for fitted in failed)
@@ -415,14 +249,11 @@ def stability(join: Join, lam: float, delta: float = 0.1, *, scale: str = "max",
 
     A perturbation moves F by at most `alpha mean|x|.|beta|`, so every join is stable for some alpha. The minima of two
     are within `1 + delta / 8`, too, which the proof of Theorem 2 needs. The arguments are those of `fit`.
-
-    Raises:
-        InputError: On a delta that is not in (0, 1].
     """
     require_positive("delta", delta)
-    if delta > 1:
-        raise InputError(f"delta is {delta}: at most 1 is needed.")
     scaled = prepared(join, scale, intercept)
+    if delta > 1 or len(scaled.classes) > 2:
+        raise InputError(f"delta is {delta}, of {len(scaled.classes)} labels: at most 1, and two labels, are needed.")
     fitted = fit(scaled, lam, intercept=False)
     P, D, _ = map(float, fitted.certificate)
     A = scaled.transposed(scaled.counts(), abs) / float(scaled.size)

@@ -6,6 +6,7 @@ products with all rows of many features, as in `LinearSVC`, and the steps of the
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import time
@@ -22,7 +23,7 @@ from jaxsvm.designs.losses import REACHES, Sums
 from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
 from jaxsvm.numerics.hinge_program import RIDGE, minimum_by_products
-from jaxsvm.relational.descent.design import rows_of, sample
+from jaxsvm.relational.descent.rows import Design, rows_of, sample
 from jaxsvm.relational.gradient.engine import Engine, PseudoGradient, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.results.fit import Certificate
@@ -35,9 +36,9 @@ LARGEST_SYSTEM = 1000  # order of a dense system, from which on conjugate gradie
 class Formed:
     """Rows of a join with their features, dense or sparse: all of them, or drawn ones."""
 
-    def __init__(self, X: Any, y: np.ndarray, weight: np.ndarray) -> None:
-        """Take features, `(n, d)`, signs, `(n,)`, and weights, `(n,)`."""
-        self.X, self.y, self.share = X, y, weight / weight.sum()
+    def __init__(self, X: Any, y: np.ndarray, weight: np.ndarray, at: Any = None) -> None:
+        """Take features, `(n, d)`, signs and weights, `(n,)`, and the kept row of the label's table, `(n,)`."""
+        self.X, self.y, self.share, self.at = X, y, weight / weight.sum(), at
         self.d = X.shape[1]
 
     @property
@@ -102,7 +103,21 @@ def formed_if_small(join: Any, wanted: bool) -> Formed | None:
     most = MEASURED.auto_rows if wanted else min(MEASURED.auto_rows, few)
     most = min(most, (memory() or np.inf) / 4 / (16 * max(join.entries, 1)))  # a quarter of it, 16 bytes an entry
     found = rows_of(join, most)
-    return None if found is None else Formed(found.x, found.y, found.weight)
+    return None if found is None else _formed(found)
+
+
+def _formed(rows: Design) -> Formed:
+    return Formed(rows.x, rows.y, rows.weight, rows.place[rows.join.tree.label])
+
+
+def against(rows: Any, join: Any) -> Any:
+    """Return `Formed` or `Counted` rows with other labels, those of a join."""
+    out = copy.copy(rows)
+    if isinstance(rows, Formed):
+        out.y = join.tree.y[rows.at]
+    else:
+        out.join, out.engine, out.few = join, rows.engine.against(join), against(rows.few, join)
+    return out
 
 
 class Counted:
@@ -116,12 +131,9 @@ class Counted:
     def few(self) -> Formed:
         """Return drawn rows of the join."""
         many = int(np.clip(MEASURED.hessian_rows_per_coefficient * self.join.d, *MEASURED.hessian_rows))
-        few = sample(self.join, many, 0)
-        return Formed(few.x, few.y, few.weight)
+        return _formed(sample(self.join, many, 0))
 
-    def counts(
-        self, beta: np.ndarray, mode: str, guard: float = 0.0, ramp: float = 0.0, lam: float = 0.0
-    ) -> PseudoGradient:
+    def counts(self, beta: Any, mode: str, guard: float = 0, ramp: float = 0, lam: float = 0) -> PseudoGradient:
         """Count in one pass, and compute the pseudo-gradient."""
         far = far_counts(self.join, beta, guard=guard, mode=mode, engine=self.engine, ramp=ramp)
         return from_counts(self.join, beta, lam, far)
@@ -215,9 +227,8 @@ class Descent:
         lane, c = self.lane, self.C * rows.share
         found = minimum_by_products(rows.X, rows.y, c, lane.square, 0.5 * self.tol)  # rounding is added
         lane.w, a = np.append(found.w, 0.0), found.a
-        lane.add_plane(
-            float(a.sum() - (a @ (a / c) / 2 if lane.square else 0)), np.append(rows.X.T @ (rows.y * a), 0.0)
-        )
+        s = a.sum() - (a @ (a / c) / 2 if lane.square else 0)
+        lane.add_plane(float(s), np.append(rows.X.T @ (rows.y * a), 0.0))
         lane.raise_bound()
         self.taken += 1
         if found.value < lane.P:

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_finite, require_part
-from jaxsvm.relational.counting.tree import Tree, masked
-from jaxsvm.relational.gradient.far import Counts, Engine, Far, keyed, running
 from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.relational.schema.join import Join
+from jaxsvm.relational.schema.tree import Counts, Engine, Far, Tree, keyed, masked, running
 from jaxsvm.runtime.arrays import require_finite_number, require_one_of, transfers
 
 STEPS = (-0.75, -0.25, 0.25, 0.75)  # of a ramp, in half-widths: of 2, 4 and 8, 4 certify most joins of hard weights
@@ -94,7 +93,7 @@ class MergeEngine(Engine):
             yield rows, None
             return
         total = np.cumsum(np.diff(tree.groups[first, hub][1])[tree.kid[hub, first][rows]])
-        for part in np.split(rows, np.searchsorted(total, np.arange(1 << 20, total[-1], 1 << 20))):
+        for part in np.split(rows, np.searchsorted(total, np.arange(1 << 20, total.max(initial=0), 1 << 20))):
             mine, theirs = tree.partners(hub, first, part)
             yield part[mine], theirs
 
@@ -111,12 +110,10 @@ class PseudoGradient(NamedTuple):
 
 
 def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tuple[Any, str]:
-    """Return an engine for a join, and the reason: "auto" takes merge, which is exact, where it is cheap, else grid.
-
-    Raises:
-        InputError: On what is no join or no engine, or a join that is too large for an exact engine.
-    """
+    """Return an engine for a join, and the reason: "auto" takes merge, which is exact, where it is cheap, else grid."""
     require_part("join", join, "moments", "a `relational.Join` is needed")
+    if len(join.classes) > 2:
+        raise InputError("join has several labels: counts are of two; take `join.against(label)`, or `fit.machines`.")
     if isinstance(engine, Engine):
         return engine, engine.name
     require_one_of("engine", engine, ("auto", "merge", "grid", "sketch"))
@@ -154,7 +151,7 @@ def far_counts(
     """Count the far rows (`y beta.x + guard |beta|.|x| <= tau`) of the join through each row of a table, by label.
 
     Args:
-        join: The join.
+        join: A join of two classes.
         beta: Coefficients, `(d,)`, in the order of `join.feature_names`.
         eps: The relative accuracy of the sketch's counts, in (0, 1].
         guard: The factor by which features may be perturbed, >= 0.
@@ -162,9 +159,6 @@ def far_counts(
         engine: "auto", "merge", "grid" or "sketch" (see `engine_for`), or an engine.
         tau: The threshold.
         ramp: Half-width of the ramp (of two tables and more, of four steps) from far to close; for exact engines.
-
-    Raises:
-        InputError: On coefficients that do not fit, and options that cannot be used.
     """
     counter, beta = engine_for(join, engine, eps)[0], np.asarray(beta, float)
     if beta.shape != (join.d,):
@@ -182,10 +176,10 @@ def pseudo_gradient(
     join: Join, beta: ArrayLike, lam: float, eps: float = 0.1, guard: float | bool = False, mode: str = "mid", *,
     engine: str | Engine = "sketch",
 ) -> PseudoGradient:  # fmt: skip
-    """Compute the pseudo-gradient at beta; further arguments, and what is refused, are those of `far_counts`.
+    """Compute the pseudo-gradient at beta; further arguments are those of `far_counts`.
 
     Args:
-        join: The join.
+        join: A join of two classes.
         beta: Coefficients, `(d,)`.
         lam: The strength of the regulariser in `mean hinge + lam |beta|^2`, >= 0.
         eps: The accuracy of counts, in (0, 1].

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array  # jax depends on SciPy
 
-from jaxsvm.relational.counting.tree import Messages, Tree, masked
-from jaxsvm.relational.gradient.far import Counts, Engine
+from jaxsvm.relational.schema.tree import Counts, Engine, Messages, Tree, masked
 
 
 class Entries(NamedTuple):
@@ -39,7 +38,7 @@ class GridEngine(Engine):
 
     def __init__(self, tree: Tree, bins: int = 512) -> None:
         """Simplify the tree, and number the combinations of keys of each node's rows."""
-        self.tree, self.bins = tree.simplified, bins
+        self.tree, self.bins, self.options = tree.simplified, bins, (bins,)
         self.combinations = []  # of each node that of each row, and a row of each
         for i, weight in enumerate(self.tree.weight):
             group = np.zeros(len(weight), np.int64)

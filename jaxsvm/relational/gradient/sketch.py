@@ -13,10 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.counting import tree as counting
-from jaxsvm.relational.counting.tree import Tree, grouped
-from jaxsvm.relational.gradient.far import Counts, Engine, keyed
 from jaxsvm.relational.measured import MEASURED
+from jaxsvm.relational.schema.tree import Counts, Engine, Tree, grouped, keyed, masked, messages
 from jaxsvm.runtime.arrays import memory, require_memory
 
 
@@ -54,12 +52,12 @@ class SketchEngine(Engine):
             raise InputError(f"eps is {eps}: the relative accuracy of counts, above 0 and at most 1, is needed.")
         if any((weight % 1).any() for weight in tree.weight):
             raise InputError("engine is 'sketch', which counts: weights are not whole numbers; take 'merge' or 'grid'.")
-        self.tree = tree
-        totals = counting.messages(tree, tree.weight)
+        self.tree, self.options = tree, (eps,)
+        totals = messages(tree, tree.weight)
         self.near = {i: sorted(tree.neighbours(i), key=lambda k, i=i: totals[k, i].max()) for i in range(tree.m)}
         self.steps, self.products, self.through = self._program()
         sizes = {name: total.max() for name, total in self._totals(tree.weight).items()}
-        self.totals = [self._totals(counting.masked(tree, sign)) for sign in (0, 1)]
+        self.totals = [self._totals(masked(tree, sign)) for sign in (0, 1)]
         # A compression of groups that stay exact costs no accuracy.
         self.free = {name for name, size in sizes.items() if size <= 2 / eps}
         lost: dict[str, int] = {"": 0}  # how often a factor `1 + eps_0` is lost at most
@@ -110,7 +108,7 @@ class SketchEngine(Engine):
         return self.products[name][2] if name in self.products else self.tree.kid[i, near[0]]
 
     def _totals(self, factors: list[np.ndarray]) -> dict[str, np.ndarray]:
-        total = {f"{i}>{j}": sent for (i, j), sent in counting.messages(self.tree, factors).items()}
+        total = {f"{i}>{j}": sent for (i, j), sent in messages(self.tree, factors).items()}
         for step in self.steps:
             if step.node < 0:
                 one, two, _ = self.products[step.name]
@@ -123,7 +121,7 @@ class SketchEngine(Engine):
             kept = max(1, MEASURED.points_per_sort // (width[step.sources[0]] * width[step.sources[1]]))
             out = np.arange(len(self.products[step.name][0]))
             return [(out[begin : begin + kept], None) for begin in range(0, len(out), kept)]
-        i, j, live = step.node, step.to, np.flatnonzero(counting.masked(self.tree, sign)[step.node])
+        i, j, live = step.node, step.to, np.flatnonzero(masked(self.tree, sign)[step.node])
         n, each = len(self.tree.weight[i]), width[step.sources[0]]
         order, start = grouped(self.tree.kid[i, j][live], self.tree.count[i, j])
         size = np.diff(start)
@@ -142,7 +140,7 @@ class SketchEngine(Engine):
         return chunks
 
     def _rows_of(self, i: int, width: dict[str, int], sign: int) -> list[np.ndarray]:
-        live = np.flatnonzero(counting.masked(self.tree, sign)[i])
+        live = np.flatnonzero(masked(self.tree, sign)[i])
         key = self.tree.kid[i, self.near[i][-1]][live] if self.near[i] else np.zeros(len(live), np.int64)
         order = np.argsort(key, kind="stable")
         most = max(1, MEASURED.points_per_sort // (4 * width[self.through[i][0]]))

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_array  # jax depends on SciPy
 
 from jaxsvm.errors import InputError
-from jaxsvm.relational.counting.tree import Tree
+from jaxsvm.relational.schema.tree import Tree
 from jaxsvm.relational.tables.columns import (
     CATEGORIES,
     CATEGORIES_BY_REQUEST,
@@ -43,6 +43,7 @@ class Block:
     mean: np.ndarray  # the number subtracted from each column, `(p,)`
     scale: np.ndarray  # the number each was divided by then, `(p,)`
     fill: np.ndarray  # the number that replaces a missing one, `(p,)`; NaN if missing numbers are refused
+    absent: np.ndarray  # which numbers were missing, `(n_i, p)`, the constant's apart
     codes: np.ndarray  # which indicators are 1, one of each category, int32 `(n_i, c)`
     categories: dict[str, list[str | None]]  # by column its levels, in order; the missing one, if any, is last
     kinds: dict[str, str]  # by column of a category the kind of its values
@@ -73,7 +74,7 @@ def block_of(
 
     `kinds` has the kinds of the columns that are categories.
     """
-    columns, names, fills, codes, categories = [], [], [], [], {}
+    columns, names, fills, gone, codes, categories = [], [], [], [], [], {}
     for name, given in parts.items():
         where, array = f"{table}.{name}", present(given)
         absent = array.is_null().to_numpy(zero_copy_only=False)
@@ -94,18 +95,19 @@ def block_of(
             fill = 0.0 if absent.all() else np.average(values[~absent], weights=copies[~absent])
         names.append(name)
         fills.append(fill)
+        gone.append(absent)
         columns.append(np.where(absent, fill, values))
-    X, places = (np.reshape(part, (len(part), len(copies))).T for part in (columns, codes))
-    p = len(names)
-    return Block(X, names, np.zeros(p), np.ones(p), np.array(fills), places.astype(np.int32), categories, kinds)
+    X, absent, places = (np.reshape(part, (len(part), len(copies))).T for part in (columns, gone, codes))
+    p, fill, places = len(names), np.array(fills), places.astype(np.int32)
+    return Block(X, names, np.zeros(p), np.ones(p), fill, absent.astype(bool), places, categories, kinds)
 
 
 def assembled(
     plan: Plan,
-) -> tuple[Tree, list[Block], np.ndarray, list[np.ndarray], list[str], dict[str, str], list[str]]:
-    """Drop rows that join with nothing, merge equal rows, make features of columns and signs of labels.
+) -> tuple[Tree, list[Block], np.ndarray, np.ndarray, list[np.ndarray], list[str], dict[str, str], list[str]]:
+    """Drop rows that join with nothing, merge equal rows, make features of columns and numbers of labels.
 
-    Return `tree`, `blocks`, `classes`, `rows`, `notes`, `casts`, `names` of a `Join`; complete `plan.roles.optional`.
+    Return `tree`, `blocks`, `codes`, `classes`, `rows`, `notes`, `casts`, `names` of a `Join`; complete `optional`.
     """
     check_types(plan.columns, plan.roles)
     casts, notes, optional = {}, [], plan.roles.optional
@@ -132,7 +134,7 @@ def assembled(
         notes += _losses(plan, name, many[-1])
         rows.append(np.arange(len(many[-1])) if not plan.own else table["first"].to_numpy())
     # The label is the last column of its table that is fetched.
-    y, classes = _signs(plan, tables[hub][f"c{len(plan.roles.features[names[hub]])}"], many[hub])
+    codes, classes = _coded(plan, tables[hub][f"c{len(plan.roles.features[names[hub]])}"], many[hub])
     for name, table, copies in zip(names, tables, many, strict=True):
         parts = {c: table[f"c{k}"] for k, c in enumerate(plan.roles.features[name])}
         kinds = {c: plan.columns[name][c].kind for c in parts if plan.is_category(name, c)}
@@ -150,7 +152,8 @@ def assembled(
         if alone := many[i][np.isin(kid[i, j], kid[j, i][many[j] == 0])].sum():
             notes.append(f"{names[i]}: {alone:.0f} rows have no partner in {names[j]}: its features are missing there.")
     members = [{i: np.arange(len(weight))} for i, weight in enumerate(weights)]
-    return Tree(weights, kid, count, hub, y, members), blocks, classes, rows, notes, casts, names
+    y = 2.0 * codes - 1 if len(classes) == 2 else np.full(len(codes), np.nan)
+    return Tree(weights, kid, count, hub, y, members), blocks, codes, classes, rows, notes, casts, names
 
 
 def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> None:
@@ -202,8 +205,8 @@ def _losses(plan: Plan, name: str, copies: np.ndarray) -> list[str]:
     return notes + ([f"{name}: {kept:.0f} rows are {different} different ones."] if different < kept else [])
 
 
-def _signs(plan: Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the signs of a label, `(n,)`, and its two classes."""
+def _coded(plan: Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class of each label by its number, `(n,)`, and the classes: two, or several."""
     name, positive = ".".join(plan.roles.label), plan.roles.positive
     known, code = levels_of(target)
     if known.null_count:
@@ -219,13 +222,9 @@ def _signs(plan: Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray, np.
         code = (code == values.index(positive)).astype(int)
         negative = [c for c in values if c != positive]
         classes = np.array([negative[0] if len(negative) == 1 else f"not {positive}", positive], object)
-    if len(classes) != 2:
-        listed = ", ".join(map(str, classes[:10]))
-        raise InputError(
-            f"label {name} has {len(classes)} values among rows that join ({listed}): two are needed, or `positive`, "
-            "which is set against all others."
-        )
-    return np.where(code == 1, 1.0, -1.0), classes
+    if len(classes) < 2:
+        raise InputError(f"label {name} has 1 values among rows that join ({classes[0]}): two or more are needed.")
+    return code, classes
 
 
 def ears(tables: Sequence[frozenset[str]], label: int = -1) -> tuple[list[int], list[tuple[int, int]]]:

@@ -22,11 +22,11 @@ import numpy as np
 from scipy.sparse import csr_array, hstack
 
 from jaxsvm.errors import InputError, require_package, require_part
-from jaxsvm.relational.counting import tree as counting
+from jaxsvm.relational.schema import tree as counting
 from jaxsvm.relational.schema.assembly import assembled
 from jaxsvm.relational.tables.columns import column, declared, opened
 from jaxsvm.relational.tables.pushdown import Keys, Plan, Schema, connected, in_memory, quoted, roles_in
-from jaxsvm.runtime.arrays import checked, require_one_of
+from jaxsvm.runtime.arrays import checked, require_one_of, require_whole
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -40,7 +40,7 @@ class Moments(NamedTuple):
     mean: np.ndarray  # of each feature, `(d,)`
     absolute: np.ndarray  # of its absolute value, `(d,)`
     second: np.ndarray  # of `x x'`, `(d, d)`
-    label: float  # of y
+    label: float  # of y, the sign of two classes; NaN of several
     label_mean: np.ndarray  # of `y x`, `(d,)`
 
 
@@ -52,9 +52,10 @@ class Join:
         feature_names: `table.column` or `table.column=level`, one per coefficient; a constant is `(intercept)`.
         names: Names of the tables, those of keys last.
         rows: For each table, the given row that each kept row came from (the first of equal ones); -1 is absent.
-        classes: The labels of the signs -1 and +1.
+        classes: The labels: of two, those of the signs -1 and +1.
+        codes: For each kept row of the label's table the number of its class, `(n,)`.
         tree: The join tree.
-        blocks: The features of each table.
+        blocks: The features of each table; `unscaled` as the tables have them.
         schema: What a scoring query knows of the tables.
         notes: What was done to the tables: rows that join with nothing, for want of a key or of a partner, and others.
         constant: Whether there is a constant feature.
@@ -72,7 +73,7 @@ class Join:
 
         Args:
             tables: By name: pandas, polars or Arrow tables, dicts of arrays.
-            label: The table (normally the one of facts) and its column, which has two values.
+            label: The table (normally the one of facts) and its column, which has two values or more.
             features: The columns of each table that are features; None: all that are neither keys nor the label.
                 Numbers (decimals too) are taken as they are; texts, enumerations and booleans are categories. Other
                 types are refused by name.
@@ -80,7 +81,7 @@ class Join:
                 is a name, a list of names, or `{column of the first: column of the second}`. Values are compared
                 exactly; columns whose types have no exact common one (texts with integers, say) are refused by name.
             categorical: Columns of integers, dates, timestamps or UUIDs that are categories, by table.
-            positive: The label that is +1; None: the greater one.
+            positive: The label that is +1, against all others; None: the greater one of two.
             missing: Treatment of missing features: "refuse" or "impute" (the mean of the column; a level of its own for
                 categories). A missing key joins nothing, as in SQL.
             weights: The column of each table whose rows have weights, at least 0: a row of the join has their product.
@@ -89,9 +90,6 @@ class Join:
                 those of tables that join through it alone. Its features are missing, which "impute" fills in.
             cyclic: The most rows of a table of keys that is made where keys lead round a cycle; without it the error
                 says how many are needed.
-
-        Raises:
-            InputError: On anything that does not fit, and a join without rows or with one label.
         """
         require_package("duckdb", "a join of tables")
         if not isinstance(tables, Mapping) or not tables:
@@ -118,12 +116,53 @@ class Join:
     def assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
         """Set the attributes: `named` are the columns of each table, `sources` what `to_sql` reads."""
         roles = plan.roles
-        self.tree, self.blocks, self.classes, self.rows, self.notes, casts, self.names = assembled(plan)
+        self.tree, self.blocks, self.codes, self.classes, self.rows, self.notes, casts, self.names = assembled(plan)
+        self.unscaled = self.blocks
         order = [roles.label[0], *(name for _, j in self.tree.outward if (name := self.names[j]) in named)]
         self.schema = Schema(named, roles.label[0], order, roles.keys, sorted(roles.optional), sources, casts)
-        sums = np.bincount((self.tree.y > 0).astype(int), self.counts()[self.tree.label])
+        sums = np.bincount(self.codes, self.counts()[self.tree.label])
         if not (sums.min() > 0 and np.isfinite(sums.sum())):
-            raise InputError(f"tables make {sums[0]:g} and {sums[1]:g} rows (or weights) a label: 0, or too many.")
+            raise InputError(f"tables make {min(sums):g} and {max(sums):g} rows (or weights) a label: 0, or too many.")
+
+    def against(self, label: Hashable) -> Join:
+        """Return the join with two classes: a label, which is +1, against all others."""
+        out, rest = copy.copy(self), [c for c in self.classes.tolist() if c != label]
+        if len(rest) == len(self.classes):
+            raise InputError(f"label is {label!r}: one of {', '.join(map(str, rest[:10]))} is needed.")
+        out.classes = np.array([rest[0] if len(rest) == 1 else f"not {label}", label], object)
+        out.codes = (self.codes == self.classes.tolist().index(label)).astype(int)
+        out.tree = dataclasses.replace(self.tree, y=2.0 * out.codes - 1)
+        return out
+
+    def weighted(self, table: int, factor: np.ndarray) -> Join:
+        """Return the join with the weights of the kept rows of a table, by its number, multiplied by factors."""
+        out = copy.copy(self)
+        weight = [w * factor if i == table else w for i, w in enumerate(self.tree.weight)]
+        out.tree = dataclasses.replace(self.tree, weight=weight)
+        out.__dict__.pop("size", None)  # that of the other weights
+        return out
+
+    def hold_out(self, fraction: float, key: int, table: str | None = None) -> tuple[Join, Join]:
+        """Divide the join by the rows of a table: return the rest, and the rows of the join through those held out.
+
+        Args:
+            fraction: The share of the table's different rows (equal ones stay together) that is held out, below 1.
+            key: The seed of the choice.
+            table: The table, such as that of customers; None: that of the label. Its features, their levels, and the
+                means that stand for missing numbers, are those of the whole.
+        """
+        require_whole("key", key, 0)
+        name, known = self.schema.label if table is None else table, set(self.schema.named) - set(self.schema.optional)
+        if name not in known or not (isinstance(fraction, float) and 0 < fraction < 1):
+            told = f"fraction is {fraction!r} and table {table!r}: a number between 0 and 1, and one of"
+            raise InputError(f"{told} {', '.join(sorted(known))} (not optional), are needed.")
+        i = self.names.index(name)
+        live = np.random.default_rng(key).permutation(np.flatnonzero(self.counts()[i]))
+        held = np.isin(np.arange(len(self.rows[i])), live[: max(round(fraction * len(live)), 1)])
+        rest = self.weighted(i, ~held)
+        if np.bincount(self.codes, rest.counts()[self.tree.label]).min() == 0:
+            raise InputError(f"table is {name}: without {held.sum()} of its {len(live)} rows a label has none.")
+        return rest, self.weighted(i, held)
 
     @property
     def d(self) -> int:
@@ -151,9 +190,6 @@ class Join:
 
         Sum and product are those of any commutative semiring: `np.minimum` and `np.add` find the least sums. Equal rows
         count once: for copies multiply by `tree.weight`. `factors` has a number for each kept row of each table.
-
-        Raises:
-            InputError: On factors of other lengths.
         """
         given, lengths = [np.asarray(part, float) for part in factors], [len(rows) for rows in self.rows]
         if [part.shape for part in given] != [(n,) for n in lengths]:
@@ -207,10 +243,8 @@ class Join:
         return np.concatenate([block.X[at] for block, at in pairs], axis=1)
 
     def __repr__(self) -> str:
-        parts = ", ".join(
-            f"{n} ({len(r)} distinct rows, {b.d} features)"
-            for n, r, b in zip(self.names, self.rows, self.blocks, strict=True)
-        )
+        tables = zip(self.names, self.rows, self.blocks, strict=True)
+        parts = ", ".join(f"{n} ({len(r)} distinct rows, {b.d} features)" for n, r, b in tables)
         alone = [f" ({note})" for note in self.notes if "different ones" not in note]  # rarely what was meant
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
 
@@ -226,9 +260,6 @@ def prepared(
             "standard": to mean 0 and variance 1 over the rows of the join. Levels of categories stay 0 and 1.
         intercept: Whether to add a constant feature 1; it is regularised like the others.
         class_weight: Factors of the rows of a label, above 0, or "balanced"; those that are not named have 1.
-
-    Raises:
-        InputError: On another scale, or factors that cannot be used.
     """
     require_part("join", join, "moments", "a `relational.Join` is needed")
     require_one_of("scale", scale, ("none", "max", "standard"))
@@ -253,18 +284,15 @@ def prepared(
     out = copy.copy(join)
     out.blocks, out.constant = blocks, intercept or join.constant
     if class_weight is not None:
-        hub, positive = join.tree.label, join.tree.y > 0
-        factors = _factors(join.classes.tolist(), class_weight, np.bincount(positive, join.counts()[hub]))
-        weight = [w * factors[positive.astype(int)] if i == hub else w for i, w in enumerate(join.tree.weight)]
-        out.tree = dataclasses.replace(join.tree, weight=weight)
-        out.__dict__.pop("size", None)  # that of the other weights
+        sums = np.bincount(join.codes, join.counts()[join.tree.label])
+        out = out.weighted(join.tree.label, _factors(join.classes.tolist(), class_weight, sums)[join.codes])
     return out
 
 
 def _factors(classes: list[Any], class_weight: Mapping[Any, float] | str, sums: np.ndarray) -> np.ndarray:
-    """Return the factors of the two labels, `(2,)`, given the sums of weights of each, `(2,)`."""
+    """Return the factors of the labels, `(k,)`, given the sums of weights of each, `(k,)`."""
     if class_weight == "balanced":
-        return sums.sum() / (2 * sums)
+        return sums.sum() / (len(sums) * sums)
     known = isinstance(class_weight, Mapping) and set(class_weight) <= set(classes)
     if not known or not all(np.isfinite(factor) and factor > 0 for factor in class_weight.values()):  # pyright: ignore
         raise InputError(f"class_weight is {class_weight!r}: 'balanced', or factors above 0 of {classes}, are needed.")
@@ -284,9 +312,6 @@ def from_database(
     `ibis.postgres.connect` (`pip install 'ibis-framework[postgres]'`). `tables` are names of tables or views; or names
     with the SQL that stands for them in FROM, such as `{"sales": "read_parquet('sales/*.parquet')"}`. The label and all
     further arguments are those of `Join`.
-
-    Raises:
-        InputError: On a database that cannot be opened or queried, and on anything that `Join` refuses.
     """
     if isinstance(tables, str):
         raise InputError(f"tables is {tables!r}: a list of names is needed.")

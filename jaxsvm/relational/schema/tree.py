@@ -16,11 +16,15 @@ Of multiplicities the marginal is the number of rows of the join that go through
 error is about `m eps log n`. `drawn` draws rows of the join (Chaudhuri, Motwani, Narasayya, "On Random Sampling over
 Joins", SIGMOD 1999; Zhao et al. 2018): a row of the root in proportion to the joined rows through it, then at each edge
 a row of the neighbour with the same key, in proportion to the part of the join behind it. O(m log n) per draw.
+
+A row x of the join with label l is *far* if `score_l(x) = sum_i s_i[r_i] <= 1`: its hinge is active (under every
+eps-perturbation of the row, if the scores have a guard). Exact counts are #P-hard in general. `gradient` has engines.
 """
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -41,7 +45,7 @@ class Tree:
     kid: dict[tuple[int, int], np.ndarray]
     count: dict[tuple[int, int], int]  # `count[i, j]`: the number of ids of the edge
     label: int  # the node with the label
-    y: np.ndarray  # its signs, float64 `(n_label,)`
+    y: np.ndarray  # its signs, float64 `(n_label,)`; NaN of several classes
     members: list[dict[int, np.ndarray]]  # for each node, the tables in it and the row of each table, `(n_i,)`
 
     @property
@@ -178,3 +182,79 @@ def drawn(tree: Tree, n: int, rng: np.random.Generator) -> list[np.ndarray]:
         at[j] = order[np.clip(place, low, high - 1)]
     rows = {t: index[at[node]] for node in at for t, index in tree.members[node].items()}
     return [rows[t] for t in sorted(rows)]
+
+
+Counts = tuple[list[np.ndarray], float]  # far rows through each row of each node, and the sum of their slacks
+Scores = tuple[list[np.ndarray], list[np.ndarray]]
+
+
+class Far(NamedTuple):
+    """Counts of far rows for the labels +1 and -1."""
+
+    # `counts[sign][table]`, `(n_i,)`: far rows with that label through each row, with multiplicities:
+    counts: tuple[list[np.ndarray], ...]
+    slack: tuple[float, ...]  # `slack[sign]`: the sum of `1 - score` over them
+
+
+class Engine:
+    """A way to count far rows over a join tree."""
+
+    name = ""
+    bounds = False  # whether its counts are bounds, which "lower" and "upper" tell apart
+    threads = 1  # how many labels are counted at a time
+    tree: Tree
+    options: tuple[Any, ...] = ()  # what else it is made from
+
+    def count(self, sign: int, s: list[np.ndarray], tau: float, mode: str, ramp: float) -> Counts:
+        """Count the far rows of a label (sign 0 for +1, 1 for -1) from the scores of each node's rows, `(n_i,)` each.
+
+        tau is the threshold of scores. Engines with `bounds` tell modes apart; others take a ramp of half-width `ramp`,
+        or a mean of steps in it, in place of the step from far to close. Return for each node the far rows through each
+        of its rows, `(n_i,)`, and the sum of all their slacks.
+        """
+        raise NotImplementedError
+
+    def against(self, join: Any) -> "Engine":
+        """Return the engine for other labels of the same rows, those of a join."""
+        y, kind = join.tree.y[self.tree.members[self.tree.label][join.tree.label]], cast(Any, type(self))
+        return kind(dataclasses.replace(self.tree, y=y), *self.options)
+
+    def __call__(self, scores: Scores, tau: float = 1.0, mode: str = "mid", ramp: float = 0.0) -> Far:
+        """Count far rows from the scores of each table's rows, `scores[sign][table]`, `(n_i,)`."""
+
+        def of_label(sign: int) -> Counts:
+            tree, s = self.tree, scores[sign]
+            nodes = [sum((s[t][rows] for t, rows in member.items()), np.zeros(())) for member in tree.members]
+            counts, slack = self.count(sign, nodes, tau, mode, ramp)
+            return _of_tables(tree, s, counts), slack
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            return Far(*zip(*pool.map(of_label, (0, 1)), strict=True))
+
+
+def _of_tables(tree: Tree, tables: list[np.ndarray], values: list[np.ndarray]) -> list[np.ndarray]:
+    out: list[Any] = [None] * len(tables)
+    for member, value in zip(tree.members, values, strict=True):
+        for t, rows in member.items():
+            out[t] = np.bincount(rows, value, minlength=len(tables[t]))
+    return out
+
+
+def keyed(key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return complex numbers, which order by key and then by value."""
+    out = np.empty(np.broadcast(key, value).shape, complex)
+    out.real, out.imag = key, value
+    return out
+
+
+def running(values: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Return sums up to each of the values, `(k, n)`, within keys that begin at `start`, `(keys + 1,)`, ascending.
+
+    In units of each key, powers of two: sums of large weights would lose the digits of small keys.
+    """
+    size = np.diff(start)
+    head, size = start[:-1][size > 0], size[size > 0]
+    unit = np.ldexp(0.5, np.frexp(np.add.reduceat(np.abs(values), head, axis=1))[1]).repeat(size, axis=1)
+    total = np.zeros((len(values), len(unit[0]) + 1))
+    np.cumsum(values / unit, axis=1, out=total[:, 1:])
+    return (total[:, 1:] - total[:, head].repeat(size, axis=1)) * unit

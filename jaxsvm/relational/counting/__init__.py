@@ -1,1 +1,0 @@
-"""Count over a join tree."""
