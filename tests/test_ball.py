@@ -220,3 +220,49 @@ def test_the_squared_radius_has_the_derivatives_of_the_exact_one(kernel):
     np.testing.assert_allclose(found, around, rtol=2e-5)
     with pytest.raises(jaxsvm.InputError, match="first derivatives only"):
         jax.grad(jax.grad(value))(0.5, 0.0)
+
+
+@pytest.mark.parametrize("C", [1e-2, 0.3, 20.0, 1e6])
+@pytest.mark.parametrize("given", ["linear", "rbf tiled", "precomputed", "features"])
+def test_a_soft_ball_is_that_of_points_with_coordinates_of_their_own(given, C):
+    """Against the exact ball of `K + I / C`, and the soft ball's primal objective at the slacks that alpha implies."""
+    x = cloud(np.float64, 3.0, n=23)
+    kernel: jaxsvm.kernels.Kernel = RBF(0.5) if "rbf" in given else Linear()
+    K = np.asarray(kernel.matrix(x, x))
+    gram = jaxsvm.gram(Precomputed(), K) if given == "precomputed" else jaxsvm.gram(
+        kernel, x, **({"rank": 2} if given == "features" else {"tile": 8} if "tiled" in given else {}))  # fmt: skip
+    weight = np.where(np.arange(23) < 20, 1.0, 0.0)
+    problem = jaxsvm.meb_problem(gram, sample_weight=weight, C=C)
+    want = oracle_hinge.solve_meb(K[:20, :20] + np.eye(20) / C)[1]
+    for solver in (FrankWolfe(tol=1e-7), FrankWolfe("away", tol=1e-4), jaxsvm.CoreVectorMachine(tol=1e-4)):
+        fit = jaxsvm.check(jaxsvm.fit(problem, solver))
+        primal, dual, _ = map(float, fit.certificate)
+        assert dual <= want * (1 + 1e-9) and want <= primal * (1 + 1e-9)
+        a = np.asarray(fit.alpha)
+        distance, slack = np.diagonal(K) - 2 * K @ a + a @ K @ a, 2 * a / C
+        squared = (distance - slack)[:20].max()
+        assert want - 1e-9 <= 1 / C + squared + C / 4 * (slack**2).sum() <= primal * (1 + 1e-6)
+    ball = jaxsvm.ball(fit, problem)
+    assert float(ball.squared_norm) == pytest.approx(a @ (K + np.eye(23) / C) @ a, rel=1e-9)
+    np.testing.assert_allclose(problem.matvec(fit.alpha), jax.vmap(problem.column, out_axes=1)(jnp.arange(23)) @ a,
+                               rtol=1e-6, atol=1e-7 * (1 + 1 / C))  # fmt: skip
+    index = jnp.array([3, 1, 7])
+    np.testing.assert_allclose(problem.columns(index), problem.block(index, jnp.arange(23)), rtol=1e-6, atol=1e-7)
+
+
+def test_a_soft_ball_has_a_derivative_in_c_and_refuses_what_is_none():
+    x = cloud(np.float64, 0.0)
+    gram = jaxsvm.gram(RBF(0.5), x)
+
+    def value(C, at=None):
+        problem = jaxsvm.meb_problem(gram, C=C)
+        return implicit.value(problem, solved(problem, 1e-10) if at is None else at)
+
+    fit = solved(jaxsvm.meb_problem(gram, C=2.0), 1e-10)
+    around = [float(value(2.0 + step)) for step in (-1e-4, 1e-4)]
+    assert float(jax.grad(value)(2.0, fit)) == pytest.approx((around[1] - around[0]) / 2e-4, rel=1e-4)
+    found = jax.jit(lambda C: jaxsvm.fit(jaxsvm.meb_problem(gram, C=C)).status.code)(0.0)
+    assert int(found) == jaxsvm.Status.INFEASIBLE
+    for C in (0.0, -1.0, np.inf, [1.0, 2.0]):
+        with pytest.raises(jaxsvm.InputError, match="C"):
+            jaxsvm.meb_problem(gram, C=C)

@@ -58,7 +58,7 @@ LINES = {
     "path": 2_079,
     "plots": 396,
     "points": 365,
-    "problems": 3_093,
+    "problems": 3_108,
     "relational": 3_174,
     "results": 583,
     "runtime": 1_381,

@@ -118,7 +118,7 @@ def value(problem: SquaredHingeProblem | BallProblem, fit: Fit) -> Float[Array, 
 
 
 def _radius_around(problem: BallProblem, alpha: Float[Array, " n"]) -> Float[Array, ""]:
-    return matmul(alpha, problem.squares - problem.points.matvec(alpha))
+    return matmul(alpha, problem.squares - problem.points.matvec(alpha) - problem.ridge * alpha)
 
 
 _squared_radius = jax.custom_jvp(_radius_around)

@@ -25,7 +25,7 @@ from jaxsvm.errors import is_concrete
 from jaxsvm.gram.operators import Gram, LowRankGram, dense_values
 from jaxsvm.kernels.distances import less, middle
 from jaxsvm.points.rows import CSR, by_row_tiles, dense_rows, entrywise, product
-from jaxsvm.problems.arguments import checked_weights, vector_dtype
+from jaxsvm.problems.arguments import checked_weights, positive_scalar, vector_dtype
 from jaxsvm.problems.contract import CURVATURE_ROUNDINGS, SimplexForm
 from jaxsvm.problems.measured import MEASURED
 from jaxsvm.results.fit import Answer, Certificate, Fit
@@ -54,7 +54,8 @@ class BallProblem(SimplexForm):
 
     gram: Gram
     moved: Gram | None  # the operator of the points less their mean, if that is better
-    squares: Float[Array, " n"]  # `K_ii` of the points that the problem computes with
+    squares: Float[Array, " n"]  # `Kt_ii` of the points that the problem computes with
+    ridge: Float[Array, ""]  # `1 / C` of a soft ball, which `Kt` has on its diagonal; else 0
     mask: Bool[Array, " n"] | None  # points of positive weight; None if all count
     coincide: Bool[Array, ""]  # whether all points that count are equal: the radius is 0 whatever the rounding
     feasible: Bool[Array, ""]
@@ -99,28 +100,30 @@ class BallProblem(SimplexForm):
     def weighted(self, sample_weight: ArrayLike) -> Self:
         weight, feasible = checked_weights(sample_weight, self.n, self.dtype)
         mask = self.present if weight is None else self.present & _positive(weight)
-        return dataclasses.replace(
-            self,
-            mask=mask,
-            coincide=_coincide(self.gram, self.points, self.squares, mask),
-            feasible=self.feasible & feasible & mask.any(),
-        )
+        coincide = _coincide(self.gram, self.points, self.squares, mask, self.ridge)
+        return dataclasses.replace(self, mask=mask, coincide=coincide, feasible=self.feasible & feasible & mask.any())
 
     def on(self, gram: Gram) -> Self:
-        return cast(Self, meb_problem(gram, sample_weight=None if self.mask is None else self.mask.astype(self.dtype)))
+        mask = None if self.mask is None else self.mask.astype(self.dtype)
+        return cast(Self, _ball_of(gram, mask, jnp.asarray(True), self.ridge))
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
-        return self.points.row(i) - (self.squares + self.squares[i]) / 2
+        return (self.points.row(i) - (self.squares + self.squares[i]) / 2).at[i].add(self.ridge)
 
     def columns(self, indices: Int[Array, " t"]) -> Float[Array, "t n"]:
-        return self.points.rows(indices) - (self.squares[None, :] + self.squares[indices][:, None]) / 2
+        columns = self.points.rows(indices) - (self.squares[None, :] + self.squares[indices][:, None]) / 2
+        return columns.at[jnp.arange(len(indices)), indices].add(self.ridge)
 
     def block(self, rows: Int[Array, " t"], columns: Int[Array, " u"]) -> Float[Array, "t u"]:
-        return self.points.block(rows, columns) - (self.squares[rows][:, None] + self.squares[columns][None, :]) / 2
+        same = rows[:, None] == columns[None, :]
+        middle = (self.squares[rows][:, None] + self.squares[columns][None, :]) / 2
+        return self.points.block(rows, columns) - middle + jnp.where(same, self.ridge, 0)
 
     def matvec(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return `s = Q alpha` from scratch, for alpha on the simplex."""
-        return self.points.support_matvec(alpha) - (self.squares * alpha.sum() + self.squares @ alpha) / 2
+        total = alpha.sum()
+        product = self.points.support_matvec(alpha) + self.ridge * alpha
+        return product - (self.squares * total + self.squares @ alpha) / 2
 
     def feasible_point(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return `alpha` clipped at 0 and scaled onto the simplex; equal weights if nothing is left."""
@@ -179,7 +182,8 @@ class BallProblem(SimplexForm):
         upper, lower, _ = self.certificate(fit.alpha, fit.margins)
         if self.moved is None:
             return upper, lower, fit.R + self.squares @ fit.alpha
-        return upper, lower, fit.alpha @ self.gram.support_matvec(fit.alpha)  # from the user's origin
+        from_origin = self.gram.support_matvec(fit.alpha) + self.ridge * fit.alpha  # the user's
+        return upper, lower, fit.alpha @ from_origin
 
     def objective(self, alpha: Float[Array, " n"], s: Float[Array, " n"]) -> Float[Array, ""]:
         return alpha @ s
@@ -190,28 +194,36 @@ class BallProblem(SimplexForm):
 
 
 @transfers
-def meb_problem(gram: Gram, *, sample_weight: ArrayLike | None = None) -> BallProblem:
+def meb_problem(gram: Gram, *, sample_weight: ArrayLike | None = None, C: ArrayLike | None = None) -> BallProblem:
     """Build the minimum enclosing ball of points in the kernel's feature space.
 
     Args:
         gram: The Gram operator of the n points, from `jaxsvm.gram`.
         sample_weight: Non-negative, `(n,)`: points of weight 0 are left out; other weights change nothing.
+        C: None, or positive, `()`: a soft ball, the ball of the points `(phi(x_i), e_i / sqrt(C))`. Its squared radius
+            is `1 / C` plus the least `R^2 + C / 4 sum xi_i^2` with `|phi(x_i) - c|^2 <= R^2 + xi_i`.
 
     Returns:
         The problem. In its fits, `certificate.primal` and `.dual` are squared radii from above and below, and
-        `dual_coef` are the centre's coefficients. `jaxsvm.ball` makes the ball of a fit.
+        `dual_coef` are the centre's coefficients; of a soft ball `xi_i` is `2 alpha_i / C`. `jaxsvm.ball` makes the
+        ball of a fit.
 
     Raises:
-        InputError: On concrete weights that are negative, not finite or all zero.
+        InputError: On concrete weights that are negative, not finite or all zero, and a C that is not positive.
     """
     dtype = vector_dtype(gram)
     weight, feasible = checked_weights(sample_weight, gram.n, dtype)
-    mask = None if weight is None else _positive(weight)
+    ridge = jnp.zeros((), dtype) if C is None else 1 / positive_scalar("C", C, dtype)
+    feasible = feasible & jnp.isfinite(ridge) & (ridge >= 0)
+    return _ball_of(gram, None if weight is None else _positive(weight), feasible, ridge)
+
+
+def _ball_of(gram: Gram, mask: Bool[Array, " n"] | None, feasible: Bool[Array, ""], ridge: Any) -> BallProblem:
     moved = _moved(gram, mask)
     points = gram if moved is None else moved
-    squares = points.diag().astype(dtype)
-    coincide = _coincide(gram, points, squares, mask)
-    return BallProblem(gram=gram, moved=moved, squares=squares, mask=mask, coincide=coincide, feasible=feasible)
+    squares = points.diag().astype(ridge.dtype) + ridge
+    coincide = _coincide(gram, points, squares, mask, ridge)
+    return BallProblem(gram, moved, squares, ridge, mask, coincide, feasible)
 
 
 def _positive(weight: Array) -> Bool[Array, " n"]:
@@ -244,7 +256,9 @@ def _largest(x: Any, mask: Bool[Array, " n"] | None) -> Float[Array, ""]:
 
 
 @Program.full()
-def _coincide(gram: Gram, points: Gram, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None) -> Bool[Array, ""]:
+def _coincide(
+    gram: Gram, points: Gram, squares: Float[Array, " n"], mask: Bool[Array, " n"] | None, ridge: Float[Array, ""]
+) -> Bool[Array, ""]:
     """Return whether all points that count equal the first of them, by features; of a given matrix by its values.
 
     Kernel values cannot tell: those of an RBF kernel are rounded to 1 for points that differ a little, and those of
@@ -255,6 +269,7 @@ def _coincide(gram: Gram, points: Gram, squares: Float[Array, " n"], mask: Bool[
     if jnp.ndim(gram.x) == 1:  # precomputed
         row = points.row(first).astype(squares.dtype)
         same = (row == squares) & (squares == squares[first]) & (row[first] == squares[first])
+    same = same & (ridge == 0) | (jnp.arange(gram.n) == first)  # no two points of a soft ball are equal
     return (same if mask is None else same | ~mask).all()
 
 
