@@ -78,13 +78,7 @@ class Solution:
     optimum: float  # 1 / (2 R*): optimal value of the squared-hinge problem
     dual_coef: np.ndarray  # (n,) y alpha / R
     bias: float  # sum(dual_coef), or 0.0 without bias
-    support: np.ndarray  # indices with alpha > 0, ascending
     relative_gap: float  # achieved P/D - 1 of exactly these (rounded) numbers, in extended precision
-    iterations: int  # linear systems solved
-
-    def decision(self, k):
-        """``h`` on the rows of ``k (q, n)``; margins are at +-1."""
-        return k @ self.dual_coef + self.bias
 
 
 def costs(y, C, weight=None):
@@ -128,11 +122,9 @@ class _Dual:
     def __init__(self, B, c):
         self.n, self.c, self.B = len(c), c.astype(LONG), B
         self.long_B = B.astype(LONG)
-        self.solves = 0
 
     def solve(self, mask):
         """``Kt_SS beta_S = 1``, zero elsewhere, with extended-precision iterative refinement."""
-        self.solves += 1
         idx = np.flatnonzero(mask)
         beta = np.zeros(self.n, LONG)
         if len(idx) == 0:
@@ -223,36 +215,7 @@ def _newton(dual, max_iterations=100):
         if not t > 0:
             break
         beta, slack = beta + t * (target - beta), slack + t * (target_slack - slack)
-    return best, best_gap
-
-
-def _active_set(solve, residual, beta, tolerance, max_iterations):
-    """Lawson-Hanson on ``max 1'beta - 1/2 beta' Kt beta, beta >= 0``: strictly monotone, so it cannot cycle."""
-    passive = beta > 0
-    beta = beta.copy()
-    first = True
-    for _ in range(max_iterations):
-        while passive.any():
-            target = solve(passive)
-            blocking = passive & (target <= 0)
-            if not blocking.any():
-                beta = target
-                break
-            ratios = beta[blocking] / (beta[blocking] - target[blocking])
-            beta = beta + ratios.min() * (target - beta)
-            hit = np.flatnonzero(blocking)[ratios <= ratios.min()]
-            beta[hit] = 0
-            passive[hit] = False
-        violation = np.where(passive, -np.inf, residual(beta))
-        worst = int(np.argmax(violation))
-        if violation[worst] <= tolerance and not first:
-            break
-        first = False
-        if violation[worst] > tolerance:
-            passive[worst] = True
-        else:
-            break
-    return beta
+    return best
 
 
 def solve_svm(K, y, C, weight=None, bias=True):
@@ -281,11 +244,7 @@ def solve_svm(K, y, C, weight=None, bias=True):
     B = signed_kernel(K, y, bias)[np.ix_(keep, keep)]
     dual = _Dual(B, c[keep])
     try:
-        beta, gap = _newton(dual)
-        if not gap < 1e-13:
-            fallback = _active_set(dual.solve, lambda b: 1 - dual.margins(b) - b / dual.c, beta, 1e-15, 4 * n + 20)
-            if dual.gap(fallback, dual.margins(fallback)) < gap:
-                beta = fallback
+        beta = _newton(dual)
     except np.linalg.LinAlgError as error:
         raise ValueError("Kt is not positive definite: indefinite kernel, or 1/C below the rounding of K") from error
     total = beta.sum()
@@ -295,8 +254,7 @@ def solve_svm(K, y, C, weight=None, bias=True):
     gap = relative_gap_direct(K, y, C, alpha, weight, bias)
     assert gap < 1e-10, f"oracle reached a relative gap of {gap:.1e} only"
     b = float((y[keep] * beta).sum()) if bias else 0.0
-    support = np.flatnonzero(alpha > 0)
-    return Solution(alpha, float(1 / total), float(total / 2), coef, b, support, gap, dual.solves)
+    return Solution(alpha, float(1 / total), float(total / 2), coef, b, gap)
 
 
 # --- Certificates, from the definitions ---
