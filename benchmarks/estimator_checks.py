@@ -89,8 +89,7 @@ OVO = "with decision_function_shape='ovo' the largest column is no class"
 
 def results(estimator: Any) -> dict[str, tuple[str, str]]:
     """The status of each check, and what it said."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         found = check_estimator(estimator, on_fail=None)
     return {one["check_name"]: (one["status"], " ".join(str(one["exception"]).split())[:160]) for one in found}
 
@@ -107,8 +106,7 @@ def fails_alike(estimator: Any, failed: list[str]) -> set[str]:
         name = getattr(check, "func", check).__name__
         if name in failed:
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
+                with warnings.catch_warnings(action="ignore"):
                     check(one)
             except Exception:
                 alike.add(name)

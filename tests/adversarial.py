@@ -764,8 +764,7 @@ def run(trial: Trial) -> list[Outcome]:
         seconds = time.monotonic() - started
         return Outcome(trial.name, str(trial), form.solver, form.kind, form.dtype, status, verdict, seconds)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         try:
             _, told = fits_of(trial, jaxsvm)
         except (jaxsvm.InputError, jaxsvm.DataError):

@@ -278,14 +278,9 @@ def simplex_objective(K, y, C, alpha, weight=None, bias=True):
 
 def relative_gap_direct(K, y, C, alpha, weight=None, bias=True):
     """``P/D - 1``: primal at ``alpha / R`` over the dual value ``1 / (2R)``, by their definitions."""
-    y = np.asarray(y, np.float64)
-    a, c = np.asarray(alpha).astype(LONG), costs(y, C, weight)
-    on = c > 0
-    c = c.astype(LONG)
-    ba = signed_kernel(K, y, bias).astype(LONG) @ a
-    R = a @ ba + (a[on] ** 2 / c[on]).sum()
-    primal = a @ ba / R**2 / 2 + (c / 2 * np.maximum(0, 1 - ba / R) ** 2).sum()
-    return float(primal * 2 * R - 1)
+    R = simplex_objective(K, y, C, alpha, weight, bias)
+    coef = np.asarray(y) * np.asarray(alpha).astype(LONG) / R
+    return svm_primal(K, y, C, coef, coef.sum() if bias else 0.0, weight) * 2 * R - 1
 
 
 def fw_gap(Kt, alpha):

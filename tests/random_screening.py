@@ -11,7 +11,6 @@ its own beside its dual point. A linear kernel's matrix is that of its points, w
 """
 
 import argparse
-import collections
 import json
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -278,18 +278,13 @@ def _outcome(
 
 def table(outcomes: list[Outcome]) -> str:
     """Counts by rule, by form and by family."""
-    lines = []
+    frame, tables = pd.DataFrame(outcomes), []
     for part in ("rule", "form", "family"):
-        groups = collections.defaultdict(list)
-        for outcome in outcomes:
-            groups[getattr(outcome, part)].append(outcome)
-        lines.append(f"{part:44}{'problems':>10}{'wrong':>8}{'broken':>8}{'rate':>8}")
-        for name, group in sorted(groups.items()):
-            rate = sum(one.screened for one in group) / max(sum(one.possible for one in group), 1)
-            wrong, broken = sum(one.wrong for one in group), sum(one.broken for one in group)
-            lines.append(f"{name:44}{len({one.number for one in group}):10}{wrong:8}{broken:8}{rate:8.3f}")
-        lines.append("")
-    return "\n".join(lines)
+        groups = frame.groupby(part)
+        counts = groups.agg(problems=("number", "nunique"), wrong=("wrong", "sum"), broken=("broken", "sum"))
+        rate = groups.screened.sum() / groups.possible.sum().clip(lower=1)
+        tables.append(counts.assign(rate=rate).to_string(float_format="{:.3f}".format))
+    return "\n\n".join(tables)
 
 
 def main() -> int:

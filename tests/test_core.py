@@ -83,8 +83,7 @@ def on_device() -> Data:
 
 def on_host(d: Data) -> Data:
     """As NumPy arrays: where a user's jitted function closes over arrays on a device, JAX itself copies them back."""
-    with jax.transfer_guard("allow"):
-        return Data(*map(np.asarray, d[:-1]), d.key)
+    return Data(*map(read, d[:-1]), d.key)
 
 
 def squared(d: Data, C: Any = None, kernel: Any = None, **options: Any) -> Any:
@@ -96,15 +95,19 @@ def hinge(d: Data, C: Any = None, kernel: Any = None, bias: str = "free", **opti
     return jaxsvm.hinge_problem(given, d.y, d.C if C is None else C, bias=bias)
 
 
-def codes(d: Data) -> np.ndarray:
+def read(array: Any) -> np.ndarray:
+    """Into NumPy, where the flags forbid it."""
     with jax.transfer_guard("allow"):
-        return (np.asarray(d.y) < 0).astype(np.int32)
+        return np.asarray(array)
+
+
+def codes(d: Data) -> np.ndarray:
+    return (read(d.y) < 0).astype(np.int32)
 
 
 def share(predicted: Any, labels: Any) -> Any:
     """The share of right predictions, in NumPy: JAX's flag against NaN reads what an operation by itself returns."""
-    with jax.transfer_guard("allow"):
-        return (np.asarray(predicted) == np.asarray(labels)).mean()
+    return (read(predicted) == read(labels)).mean()
 
 
 def machines(d: Data, build: Callable[..., Any], C: Any = None) -> Any:
@@ -217,13 +220,11 @@ OPERATIONS = {
 
 
 def signs(d: Data) -> np.ndarray:
-    with jax.transfer_guard("allow"):
-        return np.asarray(d.y)
+    return read(d.y)
 
 
 def points(d: Data) -> np.ndarray:
-    with jax.transfer_guard("allow"):
-        return np.asarray(d.x)
+    return read(d.x)
 
 
 def rows(d: Data) -> Any:
@@ -243,8 +244,7 @@ def slacks(d: Data) -> Any:
 
 
 def has_values(tree: Any) -> bool:
-    with jax.transfer_guard("allow"):
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    leaves = [read(leaf) for leaf in jax.tree.leaves(tree)]
     return bool(leaves) and all(np.isfinite(leaf).all() for leaf in leaves if leaf.dtype.kind == "f")
 
 

@@ -1,7 +1,6 @@
 """Derivatives of float32 fits with x64 off, as most callers have it, against those of float64: right, or NaN."""
 
 import functools
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.loop.differentiation import differentiable
 from jaxsvm.solvers.simplex.newton import Newton
 
+pytestmark = pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning", "ignore::jaxsvm.PrecisionWarning")
 N, D = 60, 3
 
 
@@ -49,9 +49,7 @@ def solver(loss, dtype):
 
 def fitted(theta, *case):
     problem = build(theta, *case)
-    with warnings.catch_warnings():  # at the floor of the dtype
-        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-        return measure(jaxsvm.fit(problem, solver(case[1], theta.dtype)), problem)
+    return measure(jaxsvm.fit(problem, solver(case[1], theta.dtype)), problem)
 
 
 @functools.cache
@@ -155,10 +153,7 @@ def test_coefficients_that_are_too_coarse_have_no_derivative_but_margins_do():
     def of(measured):
         def function(scale):
             problem = jaxsvm.hinge_problem(jaxsvm.gram(Precomputed(), jnp.asarray(K)), signs, 1e8 * scale)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                fit = jaxsvm.fit(problem, InteriorPoint(tol=1e-3))
-            return measured(fit)
+            return measured(jaxsvm.fit(problem, InteriorPoint(tol=1e-3)))
 
         return float(jax.grad(function)(jnp.float32(1.0)))
 

@@ -331,8 +331,7 @@ def test_bounds_hold_where_numbers_are_extreme(loss, bias):
     y, Cs = (f + 1e6 if loss == "epsilon_insensitive" else y), [1.0, 1e8, 1e-8, 1.0]
     for rows, tol in ((slice(None), 1e-10), (slice(0, 7), 1e-6)):
         design = designs.from_arrays(x[rows], y[rows], regression=loss == "epsilon_insensitive")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # float64 has no 1e-10 of some
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # float64 has no 1e-10 of some
             fit = designs.fit(design, Cs, loss=loss, bias=bias, tol=tol, epsilon=0.0)
         assert fit.certificate.primal[0] == fit.certificate.primal[3]
         for k, C in enumerate(Cs):
@@ -471,15 +470,14 @@ def test_a_heavy_class_does_not_cancel_the_other_one():
 @pytest.mark.thorough
 @pytest.mark.parametrize(("weight", "scale", "C"), [(9e23, 1.0, 0.7), (1.0, 5e11, 0.003)])
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")  # rounding permits no smaller gap
 def test_the_primal_value_holds_under_the_rounding_of_margins(loss, weight, scale, C):
     """Losses of 1e-9 of margins that are sums of large parts: values were 8e-9 and 4e-8 of themselves too low."""
     rng = np.random.default_rng(47)
     for _ in range(3):
         x, y = scale * rng.normal(size=(40, 3)), np.where(rng.random(40) < 0.5, 1, -1)
         x[:, 0] = scale * y * (1 + 0.1 * rng.random(40))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)  # rounding permits no smaller gap
-            fit = designs.fit(designs.from_arrays(x, y, np.full(40, weight)), C, loss=loss, max_passes=20)
+        fit = designs.fit(designs.from_arrays(x, y, np.full(40, weight)), C, loss=loss, max_passes=20)
         long = [np.asarray(part, np.longdouble) for part in (x, fit.coef, fit.intercept)]
         z = np.maximum(1 - y * (long[0] @ long[1] + long[2]), 0)
         true = (long[1] @ long[1] + long[2] ** 2) / 2 + C * weight * (z.sum() if loss == "hinge" else z @ z / 2)

@@ -1,7 +1,5 @@
 """scikit-learn's `check_estimator` for every estimator; of each expected failure a test that its reason is true."""
 
-import warnings
-
 import numpy as np
 import pytest
 from sklearn import svm
@@ -72,13 +70,12 @@ INFEASIBLE = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_checks_pass(name):
     expected = {check.__name__: REASONS[name] for check in EQUIVALENCE} if name in REASONS else {}
     if name == "NuSVC":
         expected["check_class_weight_classifiers"] = INFEASIBLE
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = check_estimator(ALL[name], expected_failed_checks=expected, on_fail=None)
+    found = check_estimator(ALL[name], expected_failed_checks=expected, on_fail=None)
     failed = {one["check_name"]: str(one["exception"]) for one in found if one["status"] == "failed"}
     assert not failed
 

@@ -9,6 +9,7 @@ import warnings
 
 import jax
 import numpy as np
+import oracle
 import pytest
 from sklearn import svm
 from sklearn.base import clone
@@ -70,10 +71,7 @@ def test_svc_of_two_classes_has_scikit_learns_signs():
 
 def test_kernel_matrices_functions_of_two_sets_and_own_kernels_are_the_kernel_by_name():
     reference = estimators.SVC(gamma=0.5).fit(X, Y).decision_function(X)
-
-    def rbf(x, z):
-        return np.exp(-0.5 * ((x[:, None] - z) ** 2).sum(axis=2))
-
+    rbf = functools.partial(oracle.rbf, gamma=0.5)
     for kernel, points in (("precomputed", rbf(X, X)), (rbf, X), (kernels.RBF(0.5), X)):
         fitted = estimators.SVC(kernel=kernel).fit(points, Y)
         np.testing.assert_allclose(fitted.decision_function(points), reference, atol=1e-5)
@@ -356,8 +354,7 @@ def test_one_huge_entry_rounds_no_other_point(n, kernel):
 def test_a_matrix_that_is_semidefinite_along_the_equality_is_certified(name):
     """`-|x - z|`: no kernel, and with a free bias as good as one."""
     K = -np.linalg.norm(POINTS[:, None] - POINTS, axis=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ConvergenceWarning)
+    with warnings.catch_warnings(action="error", category=ConvergenceWarning):
         assert MACHINES[name](kernel="precomputed").fit(K, SIDES).fit_status_ == 0
 
 
@@ -461,8 +458,7 @@ def test_linear_machines_of_few_features_end_at_any_C(dtype):
     """Where pair steps crawl: n d^2 operations a step whatever C, certified, and no worse than LIBSVM's."""
     x, y = overlapping(600, 6, scales=True)
     x = x.astype(dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for C in (1.0, 1e2, 1e6):
             ours = estimators.SVC(kernel="linear", C=C).fit(x, y)
             assert (ours.certificate_.relative_gap <= 1e-3).all()
@@ -494,8 +490,7 @@ def test_regression_within_the_tube_is_a_constant(kernel):
     """Nothing to fit, proved: interior points ended as STALLED with every sample as support, pair steps at eps = 0."""
     rng = np.random.default_rng(0)
     x, target = rng.normal(size=(300, 2)), 3 + 0.05 * rng.uniform(-1, 1, 300)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         ours = estimators.SVR(kernel=kernel).fit(x, target)
         flat = estimators.SVR(kernel=kernel, epsilon=0.0).fit(x, np.full(300, 3.0))
     theirs = svm.SVR(kernel=kernel).fit(x, target)
@@ -518,8 +513,7 @@ def test_linear_regression_of_few_features_ends_at_any_C():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 5))
     target = x @ rng.normal(size=5) + 0.3 * rng.normal(size=300) + 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         for C in (1.0, 1e6):
             ours = estimators.SVR(kernel="linear", C=C).fit(x, target)
             assert ours.n_iter_ < 100
@@ -531,8 +525,7 @@ def test_linear_regression_of_few_features_ends_at_any_C():
 def test_a_path_of_linear_machines_of_few_features():
     """Every fold and value is certified, and the chosen machine is what `SVC` makes of that C."""
     x, y = overlapping(1100, 6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         path = estimators.SVCPath(Cs=[1e-2, 1.0, 1e4], kernel="linear", cv=2).fit(x, y)
     assert path.largest_gap_.max() <= path.tol
     alone = estimators.SVC(kernel="linear", C=path.C_).fit(x, y)
@@ -547,8 +540,7 @@ def test_decisions_on_float32_points_are_those_of_the_certificate(kernel):
     x = rng.normal(size=(300, 20)).astype(np.float32)
     y = x @ rng.normal(size=20) + 8 * rng.normal(size=300) > 0
     options = {"kernel": kernel, "gamma": 1e-3 if kernel == "rbf" else 0.05, "coef0": 1.0, "degree": 2, "C": 1e4}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         ours = estimators.SVC(**options).fit(x, y)
     wide = x.astype(np.float64)
     K = exact_kernel(kernel, options)(wide[ours.support_], wide)

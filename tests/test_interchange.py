@@ -155,13 +155,6 @@ def test_there_and_back(name, tmp_path):
     np.testing.assert_allclose(sign * by_svm_predict(tmp_path / "second", NEW), theirs, atol=1e-9)
 
 
-def interchange_model(name):
-    scaled = Scaling.standardise(X)(X)
-    y = np.where(X[:, 0] > 0, 1.0, -1.0)
-    problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.3), scaled), y, bias="free")
-    return jaxsvm.compact(jaxsvm.fit(problem), problem, classes=(0, 1))
-
-
 KINDS = np.digitize(X[:, 0], [-0.4, 0.4])
 ESTIMATORS = {
     "three classes": (estimators.SVC(C=3.0, decision_function_shape="ovo"), np.array(["a", "b", "c"])[KINDS]),
@@ -230,7 +223,7 @@ def test_estimators_that_libsvm_has_no_like_of(make, said, tmp_path):
 
 
 def test_refusals(tmp_path):
-    model = interchange_model("rbf")
+    model = model_of(jaxsvm.gram(RBF(0.3), X), classes=(0, 1))
     scaled = dataclasses.replace(model, scaling=Scaling.standardise(X), classes=tuple(np.array(["no", "yes"])))
     with pytest.raises(
         InputError, match=r"a scaling, .*; and the classes no, yes, .*replace\(model, classes=\(0, 1\)\)"

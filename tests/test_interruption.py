@@ -210,14 +210,14 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     ):
         calls.clear()
         Interruption.last = -math.inf
-        with pytest.raises(KeyboardInterrupt), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with pytest.raises(KeyboardInterrupt), warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             fit()
         assert len(calls) <= 4 * workers()
     assert pipeline[-1].fit_status_ == 1 and pipeline.predict(x).shape == (n,)
 
 
 @pytest.mark.parametrize("program", ["_chain", "joined", "_burst"])
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_folds_of_an_estimator_keep_their_scores(program, monkeypatch):
     """By chains, by values of carried ones, and of the squared hinge: a score is that of the whole run, or NaN."""
     x, y = interrupted.X[:80], interrupted.Y[:80]
@@ -244,8 +244,7 @@ def test_folds_of_an_estimator_keep_their_scores(program, monkeypatch):
     pressed.ahead = getattr(real, "ahead", None)
     monkeypatch.setattr(module, program, pressed)
     Interruption.last = -math.inf
-    with pytest.raises(KeyboardInterrupt, match="scores_ has .* of 12 scores of folds"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+    with pytest.raises(KeyboardInterrupt, match="scores_ has .* of 12 scores of folds"):
         part.fit(x, y)
     known = np.isfinite(part.scores_)
     assert 1 < known.sum() < 12

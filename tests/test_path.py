@@ -253,8 +253,7 @@ def test_lists_arrays_and_integers_are_the_same_values():
 
 def test_extreme_values_in_float64():
     Cs = [1.0, 1e8, 1e-6, 1e4, 1e-4]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-4)
     judge(path, Cs, kernel_of(gram()), data()[1], 1e-4)
 
@@ -262,8 +261,7 @@ def test_extreme_values_in_float64():
 @pytest.mark.slow
 def test_values_beyond_the_dtype_of_the_places_stay_finite():
     """Where C is so large that the places on the path fall together, nothing becomes NaN."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
+    with warnings.catch_warnings(action="error", category=RuntimeWarning):
         warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
         path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), [1.0, 1e18, 2e18, 3e18], tol=1e-2)
     assert np.isfinite(path.alphas).all()
@@ -428,8 +426,7 @@ def _interrupted(**options):
     """A path that survives Ctrl-C: what was reached is certified, the rest INTERRUPTED and claims nothing."""
     Cs = np.geomspace(1e-2, 1e3, 24)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
+        with warnings.catch_warnings(action="ignore", category=jaxsvm.ConvergenceWarning):
             path = jaxsvm.solve_path(jaxsvm.svm_problem(gram(), data()[1]), Cs, tol=1e-6, **options)
     except KeyboardInterrupt:
         pytest.fail("Ctrl-C came through")

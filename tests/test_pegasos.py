@@ -55,22 +55,21 @@ def optimum(bias="none", C=C):
 
 
 @functools.cache
-def indices(order="permuted", batch=BATCH, steps=STEPS):
-    """The batches that solvers with key 0 see, `(steps, batch)`."""
-
+def indices(order="permuted"):
+    """The batches that solvers with key 0 see, `(STEPS, BATCH)`."""
     here = problem()  # outside of the trace: what is cached in it would be a tracer
 
     def draw(draws, _):
-        return iterates.next_batch(here, draws, batch, order)[:2]
+        return iterates.next_batch(here, draws, BATCH, order)[:2]
 
-    return np.asarray(jax.lax.scan(draw, iterates.Draws.begin(jax.random.key(0)), None, length=steps)[1])
+    return np.asarray(jax.lax.scan(draw, iterates.Draws.begin(jax.random.key(0)), None, length=STEPS)[1])
 
 
-def recursion(etas, lam, radius, draws=None):
+def recursion(etas, lam, radius):
     """The vector form in NumPy: `w_1 ... w_(T+1)`."""
     x, y = data()
     w = [np.zeros(D)]
-    for eta, batch in zip(etas, indices() if draws is None else draws, strict=False):
+    for eta, batch in zip(etas, indices(), strict=False):
         violated = y[batch] * (x[batch] @ w[-1]) < 1
         half = (1 - eta * lam) * w[-1] + eta / len(batch) * (violated * y[batch]) @ x[batch]
         length = np.linalg.norm(half)
@@ -78,16 +77,15 @@ def recursion(etas, lam, radius, draws=None):
     return np.array(w)
 
 
-@functools.partial(jax.jit, static_argnames="steps")
-def walk(here, solver, steps=STEPS, key=None):
+@jax.jit
+def walk(here, solver):
     """Coefficients of all iterates and of their average, and the state at the end."""
-    start = solver.init(here, jax.random.key(0) if key is None else key)
 
     def one(state, _):
         state = solver.step(here, state)
         return state, state.sums.iterate
 
-    state, coefficients = jax.lax.scan(one, start, None, length=steps)
+    state, coefficients = jax.lax.scan(one, solver.init(here, jax.random.key(0)), None, length=STEPS)
     return coefficients, state.sums.mean, state
 
 

@@ -359,8 +359,7 @@ def test_what_rounded_kernel_values_move_is_said():
     with pytest.warns(PrecisionWarning, match="at C = 1e.05 is that of kernel"):
         jaxsvm.solve_path(jaxsvm.hinge_problem(gram, y), [0.1, 1e5], tol=1e-3)
     for kernel, C, tol in ((RBF(gamma=1e-2), 1.0, 1e-4), (Linear(), 1e3, 1e-4)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", PrecisionWarning)
+        with warnings.catch_warnings(action="error", category=PrecisionWarning):
             jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(kernel, x), y, C), tol=tol)
 
 
@@ -483,8 +482,7 @@ def test_bounds_that_rounded_kernel_values_take_off_the_optimum_are_said():
     y = np.where(x[:, 0] + 0.05 * rng.normal(size=24) > 0, 1.0, -1.0)
     problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(0.01), x), y, 5e4)
     for solver, status in ((jaxsvm.FrankWolfe(tol=1e-4), "CONVERGED"), (jaxsvm.Newton(tol=1e-12), "STALLED")):
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as told:
             assert jaxsvm.fit(problem, solver).status.name == status
         (said,) = [str(one.message) for one in told if one.category is PrecisionWarning]
         told_gap = float(re.search(r"about (\S+), or these bounds are off by it", said)[1])

@@ -4,8 +4,6 @@ The truth is an independent float64 QP solution (`oracle.solve_svm`). Other solv
 alone, have `test_contract.py` and the ten thousand problems of `test_adversarial.py`.
 """
 
-import warnings
-
 import cases
 import jax.numpy as jnp
 import numpy as np
@@ -15,15 +13,14 @@ import pytest
 import jaxsvm
 from jaxsvm.kernels import Precomputed
 
+pytestmark = pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 SMO = jaxsvm.FrankWolfe(variant="smo", tol=1e-4, max_steps=2_000_000)
 
 
 def check_one(index, dtype):
     case = cases.random_problem(index)
     gram = jaxsvm.gram(Precomputed(), jnp.asarray(case.K, dtype))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-        fit = jaxsvm.fit(jaxsvm.svm_problem(gram, case.y, case.C), SMO)
+    fit = jaxsvm.fit(jaxsvm.svm_problem(gram, case.y, case.C), SMO)
     alpha = np.asarray(fit.alpha, np.float64)
     alpha = alpha / alpha.sum()
     gap, status = float(fit.certificate.relative_gap), fit.status.name

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import warnings
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ import jaxsvm
 from jaxsvm import FrankWolfe, Status
 from jaxsvm.kernels import RBF, Linear, Polynomial
 
+pytestmark = pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 N = 60
 
 
@@ -20,13 +20,6 @@ N = 60
 def hard():
     x, y = parabola(N, 6)
     return jaxsvm.svm_problem(jaxsvm.gram(Polynomial(2, 0.3), x), y, 1e4)
-
-
-@pytest.fixture(autouse=True)
-def quietly():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-        yield
 
 
 SOLVER = FrankWolfe(tol=1e-8)

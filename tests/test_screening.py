@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import subprocess
 import sys
-import warnings
 from itertools import product
 
 import jax
@@ -531,6 +530,7 @@ def test_a_rule_makes_a_stored_matrix_read_no_more():
 
 
 @pytest.mark.parametrize("step", ["next_start", "solve_kept", "joined"])
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_ctrl_c_within_a_value(monkeypatch, step):
     from jaxsvm.path import carried_chain
 
@@ -544,9 +544,7 @@ def test_ctrl_c_within_a_value(monkeypatch, step):
 
     monkeypatch.setattr(carried_chain, step, pressed)
     Cs = np.geomspace(0.5, 10, 6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-        path = jaxsvm.solve_path(make("hinge", 1.0), Cs, screen=intersection_test, tol=1e-6)
+    path = jaxsvm.solve_path(make("hinge", 1.0), Cs, screen=intersection_test, tol=1e-6)
     converged = np.asarray(path.status) == Status.CONVERGED
     assert 0 < converged.sum() < len(Cs)
     assert set(np.asarray(path.status)[~converged]) == {Status.INTERRUPTED}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -240,12 +239,11 @@ def test_a_level_below_zero_is_reported_and_never_divided_by():
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_a_callback_costs_no_w_and_changes_no_end():
     """The best w and the best p are kept apart; a level that a callback saw is reached by the fit."""
     solver, seen = StochasticBatchPerceptron(steps=1000, tol=0.2, check_every=50), []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)
-        alone, fit = jaxsvm.fit(problem(), solver), jaxsvm.fit(problem(), solver, callback=seen.append)
+    alone, fit = jaxsvm.fit(problem(), solver), jaxsvm.fit(problem(), solver, callback=seen.append)
     assert int(alone.steps) == int(fit.steps)
     for one in (alone, *seen):
         assert float(fit.certificate.dual) >= float(one.certificate.dual)
