@@ -59,7 +59,7 @@ LINES = {
     "plots": 396,
     "points": 365,
     "problems": 3_108,
-    "relational": 3_174,
+    "relational": 3_166,
     "results": 583,
     "runtime": 1_381,
     "screening": 665,

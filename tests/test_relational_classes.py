@@ -265,7 +265,40 @@ def test_rows_that_cannot_be_held_out_are_refused():
         ("table 'g'", lambda: join.hold_out(0.2, 0, "g")),
         ("fraction is 1", lambda: join.hold_out(1.0, 0)), ("fraction is 'a'", lambda: join.hold_out("a", 0)),
         ("fraction is nan", lambda: join.hold_out(float("nan"), 0)), ("key is 0.5", lambda: join.hold_out(0.2, 0.5)),
-        ("without 8 of its 9 rows a label has none", lambda: rare.hold_out(0.9, 0)),
+        ("fraction is 0.99: it is 9 of the 9 rows of f", lambda: rare.hold_out(0.99, 0)),
+        ("no rows of one of its labels", lambda: relational.fit(rare.hold_out(0.9, 0)[0], 0.1)),
     ):  # fmt: skip
+        with pytest.raises(InputError, match=match):
+            call()
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_are_predicted_from_the_rows_of_a_join():
+    given = tables()
+    given["f"]["t"] = (3 * given["f"]["x"] + given["f"]["k"]).round(1)
+    join = relational.Join(given, ("f", "t"), {"f": ["x"], "d": ["z"]}, weights={"d": "v"})
+    rows = relational.design(join, numbers=True)
+    assert rows.classes is None and sorted(set(rows.y)) == sorted({*join.classes.tolist()})
+    fit = jaxsvm.designs.fit(rows, C=1.0, loss="epsilon_insensitive", epsilon=0.1, bias="none", tol=1e-6)
+    w, x = fit.coef, np.asarray(rows.x)
+    value = w @ w / 2 + rows.weight @ np.maximum(np.abs(rows.y - x @ w) - 0.1, 0)
+    assert float(fit.certificate.primal) == pytest.approx(value, rel=1e-9) and fit.certificate.relative_gap <= 1e-6
+    svr = pytest.importorskip("sklearn.svm").LinearSVR(
+        epsilon=0.1, C=1.0, fit_intercept=False, tol=1e-10, max_iter=10**6
+    )
+    svr.fit(x, rows.y, sample_weight=rows.weight)
+    peer = svr.coef_ @ svr.coef_ / 2 + rows.weight @ np.maximum(np.abs(rows.y - x @ svr.coef_) - 0.1, 0)
+    assert float(fit.certificate.dual) <= peer * (1 + 1e-9)
+    of_texts = relational.Join(given, ("f", "y"), {"f": ["x"], "d": ["z"]})
+    many = relational.Join({"f": {"x": np.arange(1200.0), "t": np.arange(1200.0)}}, ("f", "t"))
+    held = join.hold_out(0.5, 0)[1]  # numbers that come once are on one side
+    assert relational.design(held, numbers=True).weight.sum() == held.size
+    for match, call in (
+        ("label has .*'no', 'yes'.*: numbers are needed", lambda: relational.design(of_texts, numbers=True)),
+        ("loss is 'squared_error'", lambda: relational.fit(join, 0.1, loss="squared_error")),
+        ("label has 1200 values, above 1000: .*numbers=True", lambda: relational.fit(many, 0.1)),
+    ):
         with pytest.raises(InputError, match=match):
             call()

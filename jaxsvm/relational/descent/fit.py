@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.designs.descent import Lane
-from jaxsvm.errors import ConvergenceWarning, InputError, warn
+from jaxsvm.errors import ConvergenceWarning, InputError, require, warn
 from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.rows import Scorer, Term
 from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, against, formed_if_small
@@ -123,7 +123,10 @@ def fit(
     lam = float(lam if C is None else 1 / (2 * float(C) * float(scaled.size)))  # pyright: ignore
     if method != "bundle" and any(np.abs(block.X).max(initial=0) > 1 for block in scaled.blocks):
         raise InputError(f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
-    several = len(scaled.classes) > 2
+    several, least = len(scaled.classes) > 2, min(np.bincount(scaled.codes, scaled.counts()[scaled.tree.label]))
+    require(least > 0, "join has no rows of one of its labels: hold out other ones, or fewer.")
+    told = f"label has {len(scaled.classes)} values, above 1000: take `positive`, or `design(join, numbers=True)`."
+    require(len(scaled.classes) <= 1000, told)
     joins = [scaled.against(label) for label in scaled.classes.tolist()] if several else [scaled]
     rows, why = _rows_for(joins[0], "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
     if loss != "hinge" and not isinstance(rows, Formed):

@@ -44,10 +44,10 @@ class Design(OfChunks):
 
     join: Join
     place: list[np.ndarray]  # the row of each table, as the join keeps them, `(N,)`; `join.rows` maps to given ones
-    y: np.ndarray  # signs, `(N,)`; numbers of several classes
+    y: np.ndarray  # signs, `(N,)`; numbers of several classes, or those to be predicted
     weight: np.ndarray  # the number (weight) of equal rows that each row stands for, `(N,)`: `sample_weight`
     names: list[str]  # of the coefficients
-    classes: tuple[Any, ...]  # the labels
+    classes: tuple[Any, ...] | None  # the labels; None of numbers
 
     @property
     def n(self) -> int:
@@ -68,7 +68,7 @@ class Design(OfChunks):
             x: Any = self.join.features([place[index] for place in self.place])
             if not isinstance(x, np.ndarray):
                 x = CSR(x.data, x.indices, x.indptr, self.d, x.nnz // size)
-            y = self.y[index] > 0 if len(self.classes) == 2 else self.y[index]
+            y = self.y[index] > 0 if len(self.classes or ()) == 2 else self.y[index]
             yield Chunk(x, y.astype(float), weight, np.int64(first))
 
     @property
@@ -93,13 +93,13 @@ def rows_of(join: Any, most: float) -> Design | None:
 
 
 @transfers
-def design(join: Join) -> Design:
-    """Return a join, or `fit.join`, which is scaled, as a design matrix."""
+def design(join: Join, numbers: bool = False) -> Design:
+    """Return a join, or `fit.join`, which is scaled, as a design matrix, for regression if labels are `numbers`."""
     require_part("join", join, "moments", "a `relational.Join` is needed")
     found = rows_of(join, MOST_ROWS)
     if found is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
-    return found
+    return dataclasses.replace(found, y=join.targets[found.place[join.tree.label]], classes=None) if numbers else found
 
 
 @transfers
@@ -137,15 +137,10 @@ class Scorer:
     schema: Schema
 
     def to_sql(self, tables: dict[str, str] | None = None, score: str = "score", label: str | None = None) -> str:
-        """Write the query whose column `score` is the decision function of every row of the join.
+        """Write the query of every row of the join with its score: `SELECT fact.*, score FROM ...`, standard SQL.
 
-        Args:
-            tables: The SQL that stands for a table in FROM, if not what the join was made from.
-            score: The name of that column; of several classes they are `score_0`, `score_1`, ... by `classes`.
-            label: The name of one more column, of predicted labels; None: none.
-
-        Returns:
-            `SELECT fact.*, score FROM ...`, standard SQL; positive scores are of `classes[1]`.
+        `tables` has the SQL that stands for a table in FROM, if not what the join was made from. Positive scores are of
+        `classes[1]`; several classes have `score_0`, `score_1`, ... `label` names one more column, of predicted labels.
         """
         schema, constants = self.schema, np.ravel(self.intercept)
         names = [score] if len(constants) == 1 else [f"{score}_{k}" for k in range(len(constants))]
@@ -174,9 +169,8 @@ class Scorer:
     def decision_function(self, rows: TableLike) -> np.ndarray:
         """Return the scores of joined rows, `(m,)`, of several classes `(m, k)`: NaN without a number nor its mean.
 
-        Args:
-            rows: A table (pandas, polars, Arrow, dict of arrays) of joined rows. Its columns have their names in their
-                tables, or are called `table.column` if two tables share a name that is no key.
+        Rows are a table (pandas, polars, Arrow, dict of arrays), whose columns have their names in their tables, or are
+        called `table.column` if two tables share a name that is no key.
         """
         given = opened("rows", rows)
         whole, plain = defaultdict(dict), defaultdict(dict)

@@ -176,16 +176,9 @@ def pseudo_gradient(
     join: Join, beta: ArrayLike, lam: float, eps: float = 0.1, guard: float | bool = False, mode: str = "mid", *,
     engine: str | Engine = "sketch",
 ) -> PseudoGradient:  # fmt: skip
-    """Compute the pseudo-gradient at beta; further arguments are those of `far_counts`.
+    """Compute the pseudo-gradient of `mean hinge + lam |beta|^2`, lam >= 0, at beta, `(d,)`.
 
-    Args:
-        join: A join of two classes.
-        beta: Coefficients, `(d,)`.
-        lam: The strength of the regulariser in `mean hinge + lam |beta|^2`, >= 0.
-        eps: The accuracy of counts, in (0, 1].
-        guard: False; True: eps (with mode "lower" the paper's algorithm); or a number.
-        mode: "lower", "upper" or "mid".
-        engine: As in `far_counts`; the paper's is "sketch".
+    Other arguments are those of `far_counts`, but `guard=True` is eps: with mode "lower", and "sketch", the paper's.
     """
     require_finite_number("lam", lam)
     guard = eps * guard if isinstance(guard, bool) else guard

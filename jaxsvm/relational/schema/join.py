@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, hstack
 
-from jaxsvm.errors import InputError, require_package, require_part
+from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.schema import tree as counting
 from jaxsvm.relational.schema.assembly import assembled
 from jaxsvm.relational.tables.columns import column, declared, opened
@@ -134,6 +134,13 @@ class Join:
         out.tree = dataclasses.replace(self.tree, y=2.0 * out.codes - 1)
         return out
 
+    @property
+    def targets(self) -> np.ndarray:
+        """Return the label of each kept row of its table as a number, `(n,)`."""
+        values = self.classes.tolist()
+        require(not any(isinstance(v, str | bool) for v in values), f"label has {values[:10]}: numbers are needed.")
+        return np.array(values, float)[self.codes]
+
     def weighted(self, table: int, factor: np.ndarray) -> Join:
         """Return the join with the weights of the kept rows of a table, by its number, multiplied by factors."""
         out = copy.copy(self)
@@ -143,13 +150,9 @@ class Join:
         return out
 
     def hold_out(self, fraction: float, key: int, table: str | None = None) -> tuple[Join, Join]:
-        """Divide the join by the rows of a table: return the rest, and the rows of the join through those held out.
+        """Divide the join: return the rest, and the part through a fraction, below 1, of the different rows of a table.
 
-        Args:
-            fraction: The share of the table's different rows (equal ones stay together) that is held out, below 1.
-            key: The seed of the choice.
-            table: The table, such as that of customers; None: that of the label. Its features, their levels, and the
-                means that stand for missing numbers, are those of the whole.
+        None is the label's table; `key` is the seed. Features, levels and means of missing numbers stay as they are.
         """
         require_whole("key", key, 0)
         name, known = self.schema.label if table is None else table, set(self.schema.named) - set(self.schema.optional)
@@ -158,11 +161,10 @@ class Join:
             raise InputError(f"{told} {', '.join(sorted(known))} (not optional), are needed.")
         i = self.names.index(name)
         live = np.random.default_rng(key).permutation(np.flatnonzero(self.counts()[i]))
-        held = np.isin(np.arange(len(self.rows[i])), live[: max(round(fraction * len(live)), 1)])
-        rest = self.weighted(i, ~held)
-        if np.bincount(self.codes, rest.counts()[self.tree.label]).min() == 0:
-            raise InputError(f"table is {name}: without {held.sum()} of its {len(live)} rows a label has none.")
-        return rest, self.weighted(i, held)
+        many = round(fraction * len(live))
+        require(0 < many < len(live), f"fraction is {fraction}: it is {many} of the {len(live)} rows of {name}.")
+        held = np.isin(np.arange(len(self.rows[i])), live[:many])
+        return self.weighted(i, ~held), self.weighted(i, held)
 
     @property
     def d(self) -> int:
