@@ -18,7 +18,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 import scipy.sparse
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.datasets import dump_svmlight_file
@@ -30,8 +30,6 @@ from jaxsvm.datasets.labels import joined
 from jaxsvm.datasets.reading import Source, files_of, scan
 from jaxsvm.errors import DataError, InputError
 from jaxsvm.points.rows import CSR
-
-many = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def npz(**arrays):
@@ -744,7 +742,7 @@ def test_labels_under_tracing_are_refused():
 steps = hnp.arrays(np.float64, st.tuples(st.integers(2, 12), st.integers(1, 4)), elements=st.integers(-1000, 1000))
 
 
-@many
+@settings(max_examples=25, deadline=None)
 @given(x=steps)
 def test_scaling_agrees_with_scikit_learn(x):
     np.testing.assert_allclose(Scaling.standardise(x)(x), StandardScaler().fit_transform(x), atol=1e-12)
