@@ -42,15 +42,15 @@ Warn Widen Wrap Write Yield
 MOST_FILES = 12
 """Files of a room, `__init__.py` and the folders in it apart."""
 LINES = {
-    "cli": 1_162,
-    "coresets": 1_970,
-    "datasets": 1_501,
+    "cli": 1_166,
+    "coresets": 1_984,
+    "datasets": 1_504,
     "derivatives": 447,
     "designs": 2_034,
     "estimators": 2_406,
     "face": 308,
     "gram": 1_180,
-    "kernels": 916,
+    "kernels": 924,
     "loop": 2_451,
     "model_selection": 946,
     "models": 1_370,
@@ -61,7 +61,7 @@ LINES = {
     "problems": 3_108,
     "relational": 3_166,
     "results": 583,
-    "runtime": 1_381,
+    "runtime": 1_384,
     "screening": 665,
     "solvers": 5_282,
 }

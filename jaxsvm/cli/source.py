@@ -48,7 +48,11 @@ def _require_memory(name: str, x: Any) -> None:
 
 
 def coreset_in(data: str, options: Training) -> Any:
-    """Return the coreset that `jaxsvm coreset` wrote to an npz file, or None: its samples have weights."""
+    """Return the coreset that `jaxsvm coreset` wrote to an npz file, or None: its samples have weights.
+
+    Raises:
+        InputError: If an option cannot weigh samples.
+    """
     if kind_of(files_of(data)[0]) != "npz":
         return None
     with np.load(data) as stored:

@@ -90,7 +90,11 @@ class DynamicCoreset:
 
     @transfers
     def coreset(self) -> Coreset:
-        """Return the coreset of the present points."""
+        """Return the coreset of the present points.
+
+        Raises:
+            InputError: If there are none.
+        """
         U = float(self._u.sum())
         require(U > 0, "there are no points with weight: insert some first.")
         if not self._bound / 4 <= U <= self._bound:  # all nodes anew, at twice the sum

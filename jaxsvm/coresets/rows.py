@@ -63,6 +63,9 @@ def of_rows(
     Returns:
         The coreset. `info["classes"]` are the labels of -1 and +1, `info["index"]` numbers of rows, `info["mean"]` and
         `info["scale"]` those of the columns of `designs.standardised`.
+
+    Raises:
+        InputError: If no row has a weight.
     """
     require_design(design)
     require_positive("C", C)

@@ -123,7 +123,11 @@ def join(*parts: Coreset) -> Coreset:
 
 @checked
 def save_coreset(path: str | os.PathLike[str], small: Coreset) -> None:
-    """Write a coreset to an npz file: keys X, y, weight, C and info (JSON), which `load_coreset` reads."""
+    """Write a coreset to an npz file: keys X, y, weight, C and info (JSON), which `load_coreset` reads.
+
+    Raises:
+        InputError: If the name does not end in `.npz`.
+    """
     name = os.fspath(path)
     require(name.lower().endswith(".npz"), f"the name is {name!r}: one that ends in .npz is needed.")
     values = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in small.info.items() if k != "index"}
@@ -291,6 +295,9 @@ class Stream:
         Args:
             state: The state of the stream.
             m: Reduce it to so many points; None: the union of the nodes, a few times `size`, which is more exact.
+
+        Raises:
+            InputError: If there was no point.
         """
         if state.rest is None:
             raise InputError("state: the stream has seen no point yet.")

@@ -39,6 +39,9 @@ class Scaling:
         """Learn the map of columns to mean 0 and standard deviation 1 (over n); sparse columns keep their mean.
 
         Points `(n, d)` are anything array-like, or CSR. They are summed in float64.
+
+        Raises:
+            InputError: If points are not `(n, d)`, not finite, or traced.
         """
         points, low, high = _ranges(x)
         largest = np.maximum(abs(low), abs(high))

@@ -330,7 +330,11 @@ class Scaled(Kernel):
 
 
 def as_kernel(kernel: Kernel | Callable[[Any, Any], Any]) -> Kernel:
-    """Return a kernel as it is, and wrap a function of two points in `Function`."""
+    """Return a kernel as it is, and wrap a function of two points in `Function`.
+
+    Raises:
+        InputError: On anything else.
+    """
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, type) and issubclass(kernel, Kernel):  # callable, but not a function of two points

@@ -37,7 +37,11 @@ def gamma_median(x: PointsLike, sample: int = 1000, seed: int = 0) -> float:
 
 
 def resolve_gamma(value: str | Number, x: PointsLike) -> float:
-    """Turn "scale", "median", "paper" or a number (text too) into a number."""
+    """Turn "scale", "median", "paper" or a number (text too) into a number.
+
+    Raises:
+        InputError: On other words, and on numbers that are not positive.
+    """
     rules = {"scale": gamma_scale, "median": gamma_median, "paper": gamma_paper}
     if isinstance(value, str) and value in rules:
         return float(rules[value](x))

@@ -252,6 +252,9 @@ def shard_lanes(
 
     Returns:
         The function. Any number of lanes will do: copies of the last one fill up the devices' shares.
+
+    Raises:
+        InputError: On a mesh without such an axis.
     """
     spread = Spread.over(mesh, axis)
 
