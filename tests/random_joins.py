@@ -490,7 +490,9 @@ class Names:
         assert list(fit.predict(columns)) == list(join.classes[found])
         edge = np.sort(want, axis=0)[-1] - np.sort(want, axis=0)[-2] if several else np.abs(want[0])
         wanted, known = np.zeros((len(join.classes),) * 2), join.classes.tolist()
-        np.add.at(wanted, ([known.index(row[-1]) for row in rows], found), weight)
+        for row, at, w in zip(rows, found, weight, strict=True):
+            if w > 0:  # the label of others may be unknown
+                wanted[known.index(row[-1]), at] += w
         off = np.abs(fit.confusion(join) - wanted).sum() / 2
         assert off <= weight[edge < near["atol"]].sum() + 1e-9 * weight.sum(), (fit.confusion(join), wanted)
         name, of_classes = "score", [f"_{k}" for k in range(len(want))] if several else [""]

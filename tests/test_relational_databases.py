@@ -114,7 +114,7 @@ def test_names_that_collide_score_as_postgresql_does_or_are_refused_by_name(post
         for seed in range(10):
             run(f"CREATE SCHEMA names_{seed}")
             read = lambda *a, **options: relational.from_database(there, *a, **options)  # noqa: E731
-            Names(run, read, f"names_{seed}", seed).judged()
+            Names(run, read, f"names_{seed}", seed, [("no", "yes"), ("a", "b", "c d")][seed % 2]).judged()
     there.disconnect()
 
 
