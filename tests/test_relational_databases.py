@@ -1,5 +1,6 @@
 """The pushed-down SQL on another engine: PostgreSQL through ibis, started here where its programs are installed."""
 
+import functools
 import getpass
 import glob
 import os
@@ -113,7 +114,7 @@ def test_names_that_collide_score_as_postgresql_does_or_are_refused_by_name(post
 
         for seed in range(10):
             run(f"CREATE SCHEMA names_{seed}")
-            read = lambda *a, **options: relational.from_database(there, *a, **options)  # noqa: E731
+            read = lambda *a, **options: relational.from_database(there, *a, streamed=seed > 4, **options)  # noqa: B023, E731
             Names(run, read, f"names_{seed}", seed, [("no", "yes"), ("a", "b", "c d")][seed % 2]).judged()
     there.disconnect()
 
@@ -151,6 +152,35 @@ def test_a_cyclic_weighted_left_join_is_that_of_postgresql(postgres):
     np.testing.assert_allclose(join.moments().label_mean, (w * y) @ x / w.sum(), atol=1e-12)
     scores = np.sort(x @ fit.coef + fit.intercept)
     np.testing.assert_allclose(np.sort([float(row[0]) for row in found]), scores, atol=1e-12)
+
+
+def test_a_streamed_join_of_postgresql_has_the_rows_of_its_own_sql(postgres):
+    """By COPY: NULLs and empty texts, quotes, line ends, NUMERIC, booleans, an optional table, weights; then fits."""
+    import ibis
+    import psycopg
+
+    with psycopg.connect(host=postgres["host"], user=postgres["user"], dbname="postgres", autocommit=True) as db:
+        db.execute("""CREATE TABLE st_f AS SELECT NULLIF(i % 50, 7)::int AS k, sin(i)::float8 AS a, i % 2 = 0 AS y,
+            (ARRAY['', NULL, 'a,"b', E'x\ny', 'NULL'])[1 + i % 5] AS c, (i * 0.001)::numeric AS p, 1 + i % 3 AS w
+            FROM generate_series(0, 20000) g(i)""")
+        db.execute(
+            "CREATE TABLE st_d AS SELECT i::bigint AS k, NULLIF(cos(i), 1)::real AS z FROM generate_series(0, 39) g(i)"
+        )
+        there, options = ibis.postgres.connect(**postgres), {"weights": {"st_f": "w"}, "optional": ["st_d"]}
+        read = functools.partial(relational.from_database, there, ["st_f", "st_d"], ("st_f", "y"), missing="impute")
+        held, streamed = (read(streamed=way, **options) for way in (False, True))
+        assert streamed.size == held.size and streamed.n == 20_001 and streamed.feature_names == held.feature_names
+        assert streamed.notes == [note for note in held.notes if "different ones" not in note]
+        one, two = (relational.fit(join, 1e-2, scale="standard", tol=1e-6) for join in (held, streamed))
+        np.testing.assert_allclose(two.join.means(abs), one.join.means(abs), rtol=1e-9)
+        bounds = max(one.certificate.dual, two.certificate.dual), min(one.certificate.primal, two.certificate.primal)
+        assert bounds[0] <= bounds[1] and two.status.name == "CONVERGED"
+        found = db.execute(f"SELECT COUNT(*), SUM(score) FROM ({two.to_sql()}) AS scored").fetchone()
+        x = np.concatenate([part.features([np.s_[:]] * 2).toarray() for part, _ in streamed.parts()])
+    there.disconnect()
+    np.testing.assert_allclose(
+        [float(part) for part in found], (len(x), (x @ two.coef + two.intercept).sum()), rtol=1e-9
+    )
 
 
 def test_a_query_of_duckdb_that_is_interrupted_says_so():

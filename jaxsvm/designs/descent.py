@@ -240,14 +240,7 @@ class Run:
     described: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
 
     def begin(self, init: np.ndarray | None = None) -> None:
-        """Describe the rows in one pass, and put each lane at its first point.
-
-        Args:
-            init: Points `(l, d + 1)`; None: 0, or the optimum on a small part of many rows.
-
-        Raises:
-            InputError: If a class has no row of positive weight, or the Hessians of the machines do not fit in memory.
-        """
+        """Describe the rows in one pass; put lanes at `(l, d + 1)`, or at 0, or the optimum on a part of many rows."""
         needed, known = bytes_of(len(self.machines), self.design.d), [m for m in (memory(), device_memory()) if m]
         what = f"C is of {len(self.machines):,} machines (values, classes and folds), whose Hessians"
         require_memory(needed, what, "fit some at a time, or fewer features", min(known, default=None))

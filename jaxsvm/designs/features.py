@@ -119,11 +119,7 @@ class Factored(Rows):
 
 @transfers
 def applied(features: tuple[Any, ...], x: Any) -> np.ndarray:
-    """Return the features of dense points `(m, d)`, float64, computed in blocks.
-
-    Raises:
-        InputError: On points of another width, which kernels would spread over all columns.
-    """
+    """Return the features of dense points `(m, d)`, float64, computed in blocks."""
     x = np.asarray(x.toarray() if hasattr(x, "toarray") else x, np.float64)
     if not features:
         return x

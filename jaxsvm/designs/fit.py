@@ -151,14 +151,7 @@ class DesignFit:
 
     @checked
     def decision_function(self, x: PointsLike) -> np.ndarray:
-        """Return decision values of new points, `(m, ...)`.
-
-        Args:
-            x: Points with the columns of the rows, dense or SciPy's sparse, `(m, d)`.
-
-        Raises:
-            InputError: On points of another width.
-        """
+        """Return decision values, `(m, ...)`, of points with the columns of the rows, dense or sparse, `(m, d)`."""
         points: Any = applied(self.features, x) if self.features or isinstance(x, jax.Array) else x
         width = self.coef.shape[-1]
         if np.ndim(points) != 2 or np.shape(points)[1] != width:
@@ -167,11 +160,7 @@ class DesignFit:
         return np.asarray(values).reshape(len(values), *self.coef.shape[:-1])
 
     def predict(self, x: PointsLike) -> np.ndarray:
-        """Return labels of new points, or values of regression: `(m,)`, with an axis more for several C.
-
-        Raises:
-            InputError: On points of another width, or with NaN.
-        """
+        """Return labels of new points, or values of regression: `(m,)`, with an axis more for several C."""
         values = self.decision_function(x)
         unknown = np.isnan(values).reshape(len(values), self.intercept.size).any(axis=1)
         if unknown.any():
@@ -183,11 +172,7 @@ class DesignFit:
         return array_of(self.classes)[values.argmax(axis=-1)]
 
     def unscaled(self) -> DesignFit:
-        """Return the same functions of the columns themselves, for a design with scaled columns (`standardised`).
-
-        Raises:
-            InputError: If features are other functions of the columns.
-        """
+        """Return the same functions of the columns themselves, for a design with scaled columns (`standardised`)."""
         coef, intercept = self.coef, self.intercept
         for scaling in reversed(self.features):
             if not isinstance(scaling, Scaling):
@@ -198,11 +183,7 @@ class DesignFit:
 
     @transfers
     def model(self) -> Model:
-        """Return the decision function of one machine as a model: saved, loaded and exported like others.
-
-        Raises:
-            InputError: If there are several machines, or more maps than one scaling and one set of features.
-        """
+        """Return the decision function of one machine as a model: saved, loaded and exported like others."""
         scaling = self.features[0] if self.features and isinstance(self.features[0], Scaling) else None
         rest = self.features[scaling is not None :]
         if self.coef.ndim != 1 or len(rest) > 1 or any(isinstance(map, Scaling) for map in rest):
@@ -256,9 +237,6 @@ def fit(
 
     Returns:
         The fit, with a warning (`ConvergenceWarning`) if a machine is not certified to `tol`.
-
-    Raises:
-        InputError: On arguments that cannot be used, or if a class has no row.
     """
     values = _values(C)
     _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
@@ -294,9 +272,6 @@ def cross_validate(
 
     Returns:
         The scores, `(folds, k)`: `scores.C` is the best value. A machine that is not certified is warned of.
-
-    Raises:
-        InputError: On arguments that cannot be used, or if the targets of a fold are equal.
     """
     values = _values(Cs).ravel()
     require_whole("folds", folds, 2)

@@ -85,9 +85,6 @@ def is_coreset(problem: BallProblem | SquaredHingeProblem, subset: ArrayLike, ep
 
     Returns:
         True only if it is certain: the covering radius is taken from above, the subset's from below.
-
-    Raises:
-        InputError: On a subset that is empty or holds anything but indices, or eps <= 0.
     """
     require_part("problem", problem, "enclosing", BALLS)
     problem.require_ball()

@@ -84,9 +84,6 @@ def path_figure(
 
     Returns:
         The `matplotlib.figure.Figure`; `figure.savefig(...)` writes it.
-
-    Raises:
-        InputError: If the number of scores or axes is wrong, or matplotlib is not installed.
     """
     Cs, _ = _sorted_values(path)
     panels = {
@@ -318,9 +315,6 @@ def decision_boundary(
         labels: Their labels, `(n,)`; numbers in regression.
         support: Indices of samples to ring, such as `fit.support`, or None.
         ax: Axes of matplotlib; None makes a figure.
-
-    Raises:
-        InputError: If the points do not have two features.
     """
     given: Any = x
     x, labels = np.asarray(given.toarray() if hasattr(given, "toarray") else given), np.asarray(labels)

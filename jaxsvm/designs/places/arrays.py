@@ -114,11 +114,7 @@ def from_arrays(
 def codes_of(
     y: np.ndarray, classes: tuple[Any, ...] | None, regression: bool
 ) -> tuple[np.ndarray, tuple[Any, ...] | None]:
-    """Return targets, or the class numbers of labels, as float64 `(n,)`, and the classes.
-
-    Raises:
-        InputError: On one class only, labels that are none of the classes, or targets that are not finite.
-    """
+    """Return targets, or the class numbers of labels, as float64 `(n,)`, and the classes."""
     if regression:
         return targets(y), None
     if classes is None:

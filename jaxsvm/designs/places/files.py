@@ -97,7 +97,6 @@ def from_files(
 
     Raises:
         DataError: If a line is no sample, which the message names, or files hold something else.
-        InputError: If an argument cannot be used, or there is one class only.
     """
     require_one_of("decimal", decimal, (".", ","))
     wanted = Wanted(label, False, features, zero_based, header, separator, decimal)

@@ -30,9 +30,9 @@ from jaxsvm.designs.descent import Lane
 from jaxsvm.errors import ConvergenceWarning, InputError, require, warn
 from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.rows import Scorer, Term
-from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, against, formed_if_small
+from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, Passing, against, formed_if_small
 from jaxsvm.relational.gradient.engine import Engine, engine_for, scores
-from jaxsvm.relational.schema.join import Join, prepared
+from jaxsvm.relational.schema.join import Join, Streamed, prepared
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
 from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
@@ -129,18 +129,18 @@ def fit(
     require(len(scaled.classes) <= 1000, told)
     joins = [scaled.against(label) for label in scaled.classes.tolist()] if several else [scaled]
     rows, why = _rows_for(joins[0], "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
-    if loss != "hinge" and not isinstance(rows, Formed):
+    if loss != "hinge" and isinstance(rows, Counted):
         raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
     mean = method == "averaged"
     paper: Any = partial(PaperDescent, eps=0.0 if mean else eps, delta=delta or 0.0, mean=mean)
-    squares = np.append(scaled.transposed(scaled.counts(), lambda X: X * X) / float(scaled.size), [0.0, 1.0])
+    squares = np.append(scaled.means(lambda X: X * X), [0.0, 1.0])
     fits = []
     with watching() as stop:
         for one in joins:
             lane = Lane.at(np.zeros(scaled.d + 1), "none", loss == "squared_hinge")
             kind = Descent if method == "bundle" else paper
             descent = kind(against(rows, one) if several else rows, lane, 1 / (2 * lam), sizes=np.sqrt(squares))
-            descent.terms = sum(map(len, scaled.rows)) + (len(rows.y) if isinstance(rows, Formed) else 0)
+            descent.terms = sum(map(len, scaled.rows)) + rows.n
             descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
             descent.deadline = np.inf if max_seconds is None else started + max_seconds
             descent.run()
@@ -166,8 +166,10 @@ def together(fits: list[RelationalFit], join: Join) -> RelationalFit:
     )  # fmt: skip
 
 
-def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed | Counted, str]:
+def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed | Counted | Passing, str]:
     """Return what evaluates points of a scaled join, and the reason of the choice."""
+    if isinstance(join, Streamed) and method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
+        return Passing(join), f"streamed: {join.n:,} rows, which the database forms in each pass, exact"
     if method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
         rows = formed_if_small(join, wanted=engine == "formed")
         if rows is not None:
@@ -259,7 +261,7 @@ def stability(join: Join, lam: float, delta: float = 0.1, *, scale: str = "max",
         raise InputError(f"delta is {delta}, of {len(scaled.classes)} labels: at most 1, and two labels, are needed.")
     fitted = fit(scaled, lam, intercept=False)
     P, D, _ = map(float, fitted.certificate)
-    A = scaled.transposed(scaled.counts(), abs) / float(scaled.size)
+    A = scaled.means(abs)
     a, drift, alpha, most, r, least = float(np.linalg.norm(A)), float(A @ np.abs(fitted.beta)), 0.0, P, 1.0, D
     for _ in range(50):  # to a fixed point
         most = P + alpha * drift  # of all minima

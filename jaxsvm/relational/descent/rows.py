@@ -150,17 +150,7 @@ class Scorer:
         for k, (name, constant) in enumerate(zip(names, constants, strict=True)):
             terms = [_term(f"{quoted(of.table)}.{quoted(of.name)}", of, self.coef_of(of)[k]) for of in self.terms]
             bodies.append("\n    + ".join([_number(constant), *terms]) + f" AS {quoted(name)}")
-        sources = {name: quoted(name) for name in schema.named} | schema.sources | (tables or {})
-        clauses = [f"{sources[schema.label]} AS {quoted(schema.label)}"]
-        for at, new in enumerate(schema.order[1:], 1):
-            tests = []
-            for key, owners in schema.keys.items():
-                if new in owners and (before := [name for name in schema.order[:at] if name in owners]):
-                    ends = (f"{quoted(name)}.{quoted(owners[name])}" for name in (before[0], new))
-                    tests.append(" = ".join(compared(end, schema.casts.get(key)) for end in ends))
-            how = "LEFT JOIN" if new in schema.optional else "JOIN"
-            clauses.append(f"{how} {sources[new]} AS {quoted(new)} ON {' AND '.join(tests) or 'TRUE'}")
-        query = ",\n    ".join([f"SELECT {quoted(schema.label)}.*", *bodies]) + "\nFROM " + "\n".join(clauses)
+        query = ",\n    ".join([f"SELECT {quoted(schema.label)}.*", *bodies]) + f"\nFROM {schema.joined(tables or {})}"
         if label is None:
             return query
         rules = _rules([quoted(name) for name in names], self.classes.tolist())

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from scipy.sparse.linalg import aslinearoperator, cg
 from jaxsvm.designs.descent import Hinges, Lane
 from jaxsvm.designs.losses import REACHES, Sums
 from jaxsvm.designs.measured import MEASURED as DESIGNS
-from jaxsvm.loop.interruption import Interruption, run_passes
+from jaxsvm.loop.interruption import Interruption, run_passes, until_halt
 from jaxsvm.numerics.hinge_program import RIDGE, minimum_by_products
 from jaxsvm.relational.descent.rows import Design, rows_of, sample
 from jaxsvm.relational.gradient.engine import Engine, PseudoGradient, far_counts, from_counts, gradient_interval
@@ -36,15 +36,15 @@ LARGEST_SYSTEM = 1000  # order of a dense system, from which on conjugate gradie
 class Formed:
     """Rows of a join with their features, dense or sparse: all of them, or drawn ones."""
 
-    def __init__(self, X: Any, y: np.ndarray, weight: np.ndarray, at: Any = None) -> None:
-        """Take features, `(n, d)`, signs and weights, `(n,)`, and the kept row of the label's table, `(n,)`."""
-        self.X, self.y, self.share, self.at = X, y, weight / weight.sum(), at
-        self.d = X.shape[1]
+    def __init__(self, X: Any, y: np.ndarray, weight: np.ndarray, at: Any = None, total: Any = None) -> None:
+        """Take features, `(n, d)`, signs, weights, the kept rows of the label's table, `(n,)`, and all rows' weight."""
+        self.X, self.y, self.share, self.at = X, y, weight / (total or weight.sum()), at
+        self.n, self.d = X.shape
 
     @property
     def few(self) -> Formed | None:
         """Return some of the rows, evenly spread, to begin with; None if all are few."""
-        n, most = len(self.y), DESIGNS.rows_fetched(self.d + 1)
+        n, most = self.n, DESIGNS.rows_fetched(self.d + 1)
         if n <= most:
             return None
         size = min(most // 4, n // DESIGNS.rows_per_start_row)
@@ -73,9 +73,12 @@ class Formed:
         """Return the hinges of the rows within reach of the margin."""
         z, c, a = self._pieces(beta, C, mu, squared)
         index = np.flatnonzero((-z if squared else np.abs(z)) <= reach)
-        X = self.X[index] if isinstance(self.X, np.ndarray) else self.X[index].toarray()
-        X = np.append(self.y[index, None] * X, np.zeros((len(index), 1)), axis=1)
+        X = np.append(self.y[index, None] * self.dense(index), np.zeros((len(index), 1)), axis=1)
         return Hinges(X, np.ones(len(index)), c[index], a[index])
+
+    def dense(self, index: np.ndarray) -> np.ndarray:
+        """Return the features of some rows."""
+        return self.X[index] if isinstance(self.X, np.ndarray) else self.X[index].toarray()
 
     def solved(self, D: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Solve `(I + X' diag(D) X) v = b`, `(d + 1,)`, whose last entry is 0."""
@@ -96,6 +99,49 @@ class Formed:
         return np.append(scale * cg(system, scale * b[:-1], rtol=1e-10, maxiter=4000)[0], 0.0)
 
 
+class Passing:
+    """Rows of a streamed join: each evaluation is a pass, in which some are formed at a time."""
+
+    def __init__(self, join: Any) -> None:
+        """Take a scaled join."""
+        self.join, self.n, self.d = join, join.n, join.d
+
+    def pieces(self) -> Iterator[Formed]:
+        """Yield the rows."""
+        for part, v in until_halt(self.join.parts()):
+            yield Formed(part.features([np.s_[:]] * len(v)), part.y, v[0], total=float(self.join.size))
+
+    @property
+    def few(self) -> Formed | None:
+        """Return some of the rows, about evenly spread, to begin with; None if all are few."""
+        most = DESIGNS.rows_fetched(self.d + 1)
+        if self.n <= most:
+            return None
+        parts, step = [], self.n // min(most // 4, self.n // DESIGNS.rows_per_start_row)
+        for rows in self.pieces():
+            parts.append((rows.dense(at := np.arange(0, rows.n, step)), rows.y[at], rows.share[at]))
+        X, y, share = map(np.concatenate, zip(*parts, strict=True))
+        return Formed(X, y, share)
+
+    def sums(self, *at: Any) -> tuple[Sums, None]:
+        """Return the sums of one pass; arguments are those of `Formed.sums`, in `hinges` too."""
+        total: Any = [0.0] * 5
+        for rows in self.pieces():
+            found: Any = rows.sums(*at)[0]
+            (D,) = found.curvature.args  # of each row
+            X = rows.dense(few := np.flatnonzero(D))
+            total = map(np.add, list(total), found._replace(curvature=X.T @ (X * D[few, None])))
+        found = Sums(*total)
+        size, axes = np.linalg.eigh(found.curvature)  # rows of the same Hessian, one for each axis
+        one = Formed(np.sqrt(np.maximum(size, 0))[:, None] * axes.T, np.ones(self.d), np.ones(self.d))
+        return found._replace(curvature=partial(one.solved, np.ones(self.d))), None
+
+    def hinges(self, *at: Any) -> Hinges:
+        """Return the hinges of the rows within reach of the margin, of one pass."""
+        parts = [vars(rows.hinges(*at)).values() for rows in self.pieces()]
+        return Hinges(*map(np.concatenate, zip(*parts, strict=True)))
+
+
 def formed_if_small(join: Any, wanted: bool) -> Formed | None:
     """Return all rows of a join with their features if they fit in memory and are few, or are wanted; else None."""
     tables = sum(len(block.X) for block in join.blocks)
@@ -111,10 +157,12 @@ def _formed(rows: Design) -> Formed:
 
 
 def against(rows: Any, join: Any) -> Any:
-    """Return `Formed` or `Counted` rows with other labels, those of a join."""
+    """Return the rows with other labels, those of a join."""
     out = copy.copy(rows)
     if isinstance(rows, Formed):
         out.y = join.tree.y[rows.at]
+    elif isinstance(rows, Passing):
+        out.join = join
     else:
         out.join, out.engine, out.few = join, rows.engine.against(join), against(rows.few, join)
     return out
@@ -125,7 +173,7 @@ class Counted:
 
     def __init__(self, join: Any, engine: Engine) -> None:
         """Take a scaled join."""
-        self.join, self.engine = join, engine
+        self.join, self.engine, self.n = join, engine, 0
 
     @cached_property
     def few(self) -> Formed:

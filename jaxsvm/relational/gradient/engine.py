@@ -150,15 +150,9 @@ def far_counts(
 ) -> Far:  # fmt: skip
     """Count the far rows (`y beta.x + guard |beta|.|x| <= tau`) of the join through each row of a table, by label.
 
-    Args:
-        join: A join of two classes.
-        beta: Coefficients, `(d,)`, in the order of `join.feature_names`.
-        eps: The relative accuracy of the sketch's counts, in (0, 1].
-        guard: The factor by which features may be perturbed, >= 0.
-        mode: Of the sketch: "lower" (counts in `[c / (1 + eps), c]`), "upper" (`[c, (1 + eps) c]`) or "mid".
-        engine: "auto", "merge", "grid" or "sketch" (see `engine_for`), or an engine.
-        tau: The threshold.
-        ramp: Half-width of the ramp (of two tables and more, of four steps) from far to close; for exact engines.
+    Of two classes; beta, `(d,)`, is in the order of `join.feature_names`. The sketch counts within `[c / (1 + eps), c]`
+    if mode is "lower", `[c, (1 + eps) c]` if "upper". Exact engines ("auto", "merge", "grid") may have a ramp from far
+    to close, of this half-width (with two tables and more, of four steps). `guard`, >= 0, perturbs features.
     """
     counter, beta = engine_for(join, engine, eps)[0], np.asarray(beta, float)
     if beta.shape != (join.d,):

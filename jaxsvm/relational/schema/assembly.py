@@ -18,17 +18,8 @@ from scipy.sparse import csr_array  # jax depends on SciPy
 
 from jaxsvm.errors import InputError
 from jaxsvm.relational.schema.tree import Tree
-from jaxsvm.relational.tables.columns import (
-    CATEGORIES,
-    CATEGORIES_BY_REQUEST,
-    NUMBERS,
-    Declared,
-    levels_of,
-    numbers,
-    present,
-    python_values,
-)
-from jaxsvm.relational.tables.pushdown import Plan, Roles, common_type, keyed_by_two, queries
+from jaxsvm.relational.tables import pushdown as sql
+from jaxsvm.relational.tables.columns import CATEGORIES_BY_REQUEST, NUMBERS, levels_of, numbers, present, python_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,11 +59,12 @@ class Block:
 
 
 def block_of(
-    table: str, copies: np.ndarray, parts: Mapping[str, pa.Array], kinds: dict[str, str], missing: str
-) -> Block:
+    table: str, copies: np.ndarray, parts: Mapping[str, pa.Array], kinds: dict[str, str], missing: str,
+    like: Block | None = None,
+) -> Block:  # fmt: skip
     """Make the features of a table from their columns by name, and how often each row comes, `(n,)`.
 
-    `kinds` has the kinds of the columns that are categories.
+    `kinds` has the kinds of the columns that are categories; `like` has the same features, of other rows.
     """
     columns, names, fills, gone, codes, categories = [], [], [], [], [], {}
     for name, given in parts.items():
@@ -84,14 +76,16 @@ def block_of(
                 "choose missing='impute', remove them (`dropna`; WHERE ... IS NOT NULL), or leave it out of features."
             )
         if name in kinds:
-            known, code = levels_of(array)
+            known, code = levels_of(array, like and like.categories[name])
             codes.append(code + sum(map(len, categories.values())))
             categories[name] = known.to_pylist()
             continue
         values, fill = numbers(array, where), np.nan
         if np.isinf(values).any():
             raise InputError(f"feature {where} has infinite values: remove them or make them missing.")
-        if missing == "impute":
+        if like is not None:
+            fill = like.fill[len(names)]
+        elif missing == "impute":
             fill = 0.0 if absent.all() else np.average(values[~absent], weights=copies[~absent])
         names.append(name)
         fills.append(fill)
@@ -102,36 +96,41 @@ def block_of(
     return Block(X, names, np.zeros(p), np.ones(p), fill, absent.astype(bool), places, categories, kinds)
 
 
-def assembled(
-    plan: Plan,
-) -> tuple[Tree, list[Block], np.ndarray, np.ndarray, list[np.ndarray], list[str], dict[str, str], list[str]]:
-    """Drop rows that join with nothing, merge equal rows, make features of columns and numbers of labels.
+def arranged(plan: sql.Plan, named: dict[str, list[str]], sources: dict[str, str]) -> tuple[sql.Plan, Any, list[str]]:
+    """Find the join tree, of keys round a cycle with a table of them; return the plan with it, a `Schema` and notes.
 
-    Return `tree`, `blocks`, `codes`, `classes`, `rows`, `notes`, `casts`, `names` of a `Join`; complete `optional`.
+    `named` are the columns of each table, `sources` what a scoring query reads; `plan.roles.optional` is completed.
     """
-    check_types(plan.columns, plan.roles)
-    casts, notes, optional = {}, [], plan.roles.optional
+    check_types(plan)
+    (label, _), keys, optional, casts, notes = plan.roles.label, plan.roles.keys, plan.roles.optional, {}, []
     for key, owners in plan.roles.keys.items():
         columns = {f"{name}.{c}": (f"{plan.sources[name]} AS t", plan.columns[name][c]) for name, c in owners.items()}
-        cast = common_type(plan.database, columns)
+        cast = sql.common_type(plan.database, columns)
         casts |= {} if cast is None else {key: cast}
     while True:
         names, tables = list(plan.sources), plan.tables
-        inner = required(names, tables, hub := names.index(plan.roles.label[0]), optional)
+        inner = required(names, tables, hub := names.index(label), optional)
         if len(core := ears([tables[k] for k in inner])[0]) == 1:
             break
-        plan, said = keyed_by_two(plan, casts, [names[inner[i]] for i in core])
+        plan, said = sql.keyed_by_two(plan, casts, [names[inner[i]] for i in core])
         notes.append(said)
-    edges = join_tree(names, tables, hub, optional)
-    plan = plan._replace(edges=[(names[i], names[j]) for i, j in edges])
+    plan = plan._replace(edges=[(names[i], names[j]) for i, j in join_tree(names, tables, hub, optional)])
     apart = [pair for pair in plan.edges if not plan.roles.shared(*pair)]
     notes += [f"{one} and {two} share no key: every row of one joins every row of the other." for one, two in apart]
-    tables = [plan.database.ask(query) for query in queries(plan, casts)]
+    order = [label, *(name for _, name in plan.edges if name in named)]
+    return plan, sql.Schema(named, label, order, keys, sorted(optional), sources, casts), notes
+
+
+def assembled(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tuple[Any, ...]:
+    """Return `tree`, `blocks`, `codes`, `classes` and `rows` of a `Join`, of an arranged plan; add to the notes."""
+    names, (ask, wanted) = list(plan.sources), sql.queries(plan, casts)
+    edges, hub = [(names.index(i), names.index(j)) for i, j in plan.edges], names.index(plan.roles.label[0])
+    tables = list(map(ask, wanted))
     weights, many, blocks, rows = [], [], [], []
     for name, table in zip(names, tables, strict=True):
         many.append(numbers(table["n"], name))
         weights.append(np.where(many[-1] > 0, numbers(table["w"], name), 1.0))  # an absent row has none
-        notes += _losses(plan, name, many[-1])
+        notes += _losses(plan, name, many[-1].sum(), (many[-1] > 0).sum())
         rows.append(np.arange(len(many[-1])) if not plan.own else table["first"].to_numpy())
     # The label is the last column of its table that is fetched.
     codes, classes = _coded(plan, tables[hub][f"c{len(plan.roles.features[names[hub]])}"], many[hub])
@@ -149,15 +148,59 @@ def assembled(
                 "between two queries, or its columns of a key have different collations."
             )
         count[i, j] = count[j, i] = int(kid[i, j].max()) + 1
-        if alone := many[i][np.isin(kid[i, j], kid[j, i][many[j] == 0])].sum():
-            notes.append(f"{names[i]}: {alone:.0f} rows have no partner in {names[j]}: its features are missing there.")
+        notes += _alone(names[i], names[j], many[i][np.isin(kid[i, j], kid[j, i][many[j] == 0])].sum())
     members = [{i: np.arange(len(weight))} for i, weight in enumerate(weights)]
-    y = 2.0 * codes - 1 if len(classes) == 2 else np.full(len(codes), np.nan)
-    return Tree(weights, kid, count, hub, y, members), blocks, codes, classes, rows, notes, casts, names
+    return Tree(weights, kid, count, hub, _signs(codes, classes), members), blocks, codes, classes, rows
 
 
-def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> None:
+def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str], rows: str) -> tuple[Any, ...]:
+    """Sum up a join in the database, whose query of joined rows is given; add to its notes.
+
+    Return a tree of the different labels, with the weights of their rows, without edges; blocks without rows; `codes`
+    and `classes`; the labels as texts; the number of rows. Levels and means are of the rows that join, as elsewhere.
+    """
+    names, ask, blocks = list(plan.sources), sql.queries(plan, casts)[0], []
+    for i, name in enumerate(names):
+        kept = ask(f"SELECT COUNT(first) AS n FROM down{i}")["n"][0].as_py()
+        notes += _losses(plan, name, kept, kept)
+        fills, empty, categories, kinds = [], {}, {}, {}
+        for k, c in enumerate(plan.roles.features[name]):
+            value = by = f"c{k}"
+            if plan.is_category(name, c):
+                kinds[c] = plan.columns[name][c].kind
+            else:  # the mean and, of missing ones, NULL
+                of, end = (f"CAST({part} AS {sql.DOUBLE})" for part in (value, "'Infinity'"))
+                of = f"NULLIF({of}, CAST('NaN' AS {sql.DOUBLE}))"
+                value, by = f"CASE WHEN MAX(ABS({of})) = {end} THEN {end} ELSE AVG({of}) END", f"{of} IS NULL"
+            found = ask(f"SELECT {value} AS c, COUNT(first) AS n FROM down{i} GROUP BY {by}")
+            one = block_of(name, numbers(found["n"], c), {c: found["c"]}, kinds, plan.roles.missing)
+            fills, categories, empty[c] = [*fills, *one.fill], categories | one.categories, found["c"][:0]
+        block = block_of(name, np.zeros(0), empty, kinds, plan.roles.missing)
+        blocks.append(dataclasses.replace(block, fill=np.array(fills), categories=categories))
+    for near, name in [pair for pair in plan.edges if pair[1] in plan.roles.optional]:
+        notes += _alone(near, name, ask(f"SELECT COUNT(first) AS n FROM alone{names.index(name)}")["n"][0].as_py())
+    hub, label = names.index(plan.roles.label[0]), f"c{len(plan.roles.features[plan.roles.label[0]])}"
+    text = sql.compared(label, "VARCHAR")
+    labels = f"SELECT {label} AS c, {text} AS y, COUNT(first) AS n FROM down{hub} GROUP BY {label}, {text}"
+    weights = f"SELECT y, COUNT(*) AS m, SUM(w) AS w FROM ({rows}) AS r GROUP BY y"
+    joined = f"({labels}) AS a LEFT JOIN ({weights}) AS b ON a.y = b.y"
+    found = ask(f"SELECT a.c, a.y, a.n, COALESCE(b.w, 0) AS w, COALESCE(b.m, 0) AS m FROM {joined} ORDER BY a.y")
+    codes, classes = _coded(plan, found["c"], numbers(found["n"], label))
+    tree = Tree([numbers(found["w"], "w")] * len(names), {}, {}, hub, _signs(codes, classes), [{}] * len(names))
+    return tree, blocks, codes, classes, found["y"], int(numbers(found["m"], "m").sum())
+
+
+def _signs(codes: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    return 2.0 * codes - 1 if len(classes) == 2 else np.full(len(codes), np.nan)
+
+
+def _alone(near: str, name: str, rows: float) -> list[str]:
+    return [f"{near}: {rows:.0f} rows have no partner in {name}: its features are missing there."] if rows else []
+
+
+def check_types(plan: sql.Plan) -> None:
     """Refuse a label, weights, and features that are neither numbers nor categories, by their types."""
+    columns, roles = plan.columns, plan.roles
     for table, name in roles.weights.items():
         if columns[table][name].kind not in NUMBERS:
             raise InputError(f"weights names {table}.{name}, of type {columns[table][name].name}: cast it to a number.")
@@ -166,7 +209,7 @@ def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> 
         raise InputError(f"label {table}.{name} is {columns[table][name].name}: cast it to a text or a number.")
     for table, c in [(table, c) for table, chosen in roles.features.items() for c in chosen]:
         kind, on_request, asked = columns[table][c].kind, CATEGORIES_BY_REQUEST, c in roles.categorical.get(table, ())
-        if kind in (on_request if asked else (*NUMBERS, *CATEGORIES)):
+        if kind in (on_request if asked else (*NUMBERS, *sql.CATEGORIES)):
             continue
         if kind in NUMBERS:
             raise InputError(
@@ -182,7 +225,7 @@ def check_types(columns: Mapping[str, Mapping[str, Declared]], roles: Roles) -> 
         )
 
 
-def _losses(plan: Plan, name: str, copies: np.ndarray) -> list[str]:
+def _losses(plan: sql.Plan, name: str, kept: int, different: int) -> list[str]:
     """Return the notes on the rows of a table that are no part of the join, and on those that are equal."""
     less, nothing = plan.without(name)
     wrong = f"NOT COALESCE({plan.weight(name)} BETWEEN 0 AND 1e300, FALSE)"
@@ -195,17 +238,15 @@ def _losses(plan: Plan, name: str, copies: np.ndarray) -> list[str]:
             f"weights of {name}.{plan.roles.weights[name]} are missing, negative or infinite in {wrong} rows: numbers "
             "of at least 0 are needed."
         )
-    kept = copies.sum()
-    if not len(copies):
+    if not kept and name not in plan.roles.optional:
         raise InputError(f"tables make a join without rows (nothing is left of {name}): do keys match, and weigh?")
     lost = {"a key is missing": keyless, "their weight is 0": zero}
     lost["their keys have no partner"] = total - sum(lost.values()) - kept
     notes = [f"{name}: {n:.0f} of {total} rows join with nothing: {why}." for why, n in lost.items() if n > 0]
-    different = (copies > 0).sum()
     return notes + ([f"{name}: {kept:.0f} rows are {different} different ones."] if different < kept else [])
 
 
-def _coded(plan: Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _coded(plan: sql.Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the class of each label by its number, `(n,)`, and the classes: two, or several."""
     name, positive = ".".join(plan.roles.label), plan.roles.positive
     known, code = levels_of(target)

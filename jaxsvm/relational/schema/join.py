@@ -14,8 +14,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,10 +23,10 @@ from scipy.sparse import csr_array, hstack
 
 from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.schema import tree as counting
-from jaxsvm.relational.schema.assembly import assembled
-from jaxsvm.relational.tables.columns import column, declared, opened
-from jaxsvm.relational.tables.pushdown import Keys, Plan, Schema, connected, in_memory, quoted, roles_in
-from jaxsvm.runtime.arrays import checked, require_one_of, require_whole
+from jaxsvm.relational.schema.assembly import Block, arranged, assembled, block_of, described
+from jaxsvm.relational.tables.columns import Keys, column, declared, levels_of, numbers, opened, roles_in
+from jaxsvm.relational.tables.pushdown import Plan, Schema, connected, in_memory, quoted, rows_of_join
+from jaxsvm.runtime.arrays import TINY, checked, require_one_of, require_whole
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -110,16 +110,14 @@ class Join:
             for name, source in sources.items():
                 kinds = dict(zip(*database.types(f"FROM {source}"), strict=True))
                 columns[name] = {c: declared(kinds[at], f"t.{at}") for c, at in wanted[name].items()}
-            self.assemble(Plan(database, sources, columns, roles, own=True), named, {})
+            self.assemble(*arranged(Plan(database, sources, columns, roles, own=True), named, {}))
         self.schema = self.schema._replace(casts={})  # whoever asks for a query has tables of other types
 
-    def assemble(self, plan: Plan, named: dict[str, list[str]], sources: dict[str, str]) -> None:
-        """Set the attributes: `named` are the columns of each table, `sources` what `to_sql` reads."""
-        roles = plan.roles
-        self.tree, self.blocks, self.codes, self.classes, self.rows, self.notes, casts, self.names = assembled(plan)
+    def assemble(self, plan: Plan, schema: Schema, notes: list[str]) -> None:
+        """Set the attributes."""
+        self.names, self.schema, self.notes = list(plan.sources), schema, notes
+        self.read(plan)
         self.unscaled = self.blocks
-        order = [roles.label[0], *(name for _, j in self.tree.outward if (name := self.names[j]) in named)]
-        self.schema = Schema(named, roles.label[0], order, roles.keys, sorted(roles.optional), sources, casts)
         sums = np.bincount(self.codes, self.counts()[self.tree.label])
         if not (sums.min() > 0 and np.isfinite(sums.sum())):
             raise InputError(f"tables make {min(sums):g} and {max(sums):g} rows (or weights) a label: 0, or too many.")
@@ -166,6 +164,23 @@ class Join:
         held = np.isin(np.arange(len(self.rows[i])), live[:many])
         return self.weighted(i, ~held), self.weighted(i, held)
 
+    def read(self, plan: Plan) -> None:
+        """Set what depends on rows."""
+        self.tree, self.blocks, self.codes, self.classes, self.rows = assembled(plan, self.schema.casts, self.notes)
+
+    def parts(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
+        """Yield the join, of a streamed one some rows at a time, and the weight of the rows through each row."""
+        yield self, self.counts()
+
+    def over(self, of: Callable[[int, Block, np.ndarray], Any], add: np.ufunc = np.add) -> list[Any]:
+        """Return sums over parts of a function of the number, block and weights of each table."""
+        found = ([of(i, *pair) for i, pair in enumerate(zip(part.blocks, v, strict=True))] for part, v in self.parts())
+        return reduce(lambda total, more: list(map(add, total, more)), found)
+
+    def means(self, of: Callable[[Any], Any]) -> np.ndarray:
+        """Return the means of a function of the features, of a matrix, over the rows of the join, `(d,)`."""
+        return np.concatenate(self.over(lambda _, block, v: of(block.matrix).T @ v)) / float(self.size)
+
     @property
     def d(self) -> int:
         """Return the number of coefficients, with the constant's."""
@@ -178,7 +193,7 @@ class Join:
     @cached_property
     def size(self) -> int | float:
         """Return the number of rows of the join: exact up to 2^53, beyond in float64 (relative error about 1e-14)."""
-        total = float(self.counts()[0].sum())
+        total = float(self.counts()[self.tree.label].sum())
         return int(total) if total < 2**53 and total.is_integer() else total
 
     def counts(self) -> list[np.ndarray]:
@@ -237,7 +252,7 @@ class Join:
         """Return the number of features of a row that are kept: of a category its level alone."""
         return sum(len(block.names) + len(block.categories) for block in self.blocks)
 
-    def features(self, rows: list[np.ndarray]) -> np.ndarray | csr_array:
+    def features(self, rows: list[Any]) -> np.ndarray | csr_array:
         """Return the features of joined rows, given by the row of each table: sparse (CSR) if there are categories."""
         pairs = list(zip(self.blocks, rows, strict=True))
         if any(block.categories for block in self.blocks):
@@ -251,31 +266,78 @@ class Join:
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
 
 
+LARGE, MOST_TIMES = 1 << 25, 10  # used values of a table that is streamed unasked; rows of the join, for each of theirs
+MOST_FEATURES, ENTRIES_OF_A_PART = 500, 1 << 20  # of a streamed join; numbers of its rows that are here at a time
+
+
+class Streamed(Join):
+    """A join whose tables stay in the database, which forms the rows anew in each pass; the tree has labels only."""
+
+    source: Any  # what `from_database` was given
+    y: np.ndarray  # of a part, signs
+
+    def read(self, plan: Plan) -> None:
+        self.query, self.columns = rows_of_join(plan, self.schema)
+        found = described(plan, self.schema.casts, self.notes, self.query)
+        self.tree, self.blocks, self.codes, self.classes, self.labels, self.n = found
+        if self.d >= MOST_FEATURES:
+            raise InputError(f"tables have {self.d} features: a streamed join has fewer than {MOST_FEATURES}.")
+        self.rows, self.chosen = [range(0)] * len(self.blocks), [plan.roles.features[name] for name in self.names]
+        self.missing, self.weights = plan.roles.missing, np.maximum(self.tree.weight[self.tree.label], TINY)
+
+    @property
+    def moments(self) -> Any:  # pyright: ignore
+        """Refuse what needs the tables in memory."""
+        told = "`fit` and `fit_path` with the default engine and method, and `to_sql`, take it; see streamed=False"
+        raise InputError(f"join is streamed from the database: {told}.")
+
+    aggregate = hold_out = moments  # pyright: ignore
+
+    def parts(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
+        """Yield joined rows, with their signs as `y`."""
+        seen, most = 0, max(ENTRIES_OF_A_PART // max(self.entries, 1), 1)
+        with connected(self.source) as (database, _):
+            for whole in database.parts(self.query, self.columns):
+                for at in range(0, whole.num_rows, most):
+                    rows = dict(zip(self.columns, whole.slice(at, most).columns, strict=True))
+                    part, label, ones = copy.copy(self), levels_of(rows["y"], self.labels)[1], np.ones(len(rows["y"]))
+                    part.y, part.blocks, seen = self.tree.y[label], [], seen + len(label)
+                    for i, (name, block) in enumerate(zip(self.names, self.blocks, strict=True)):
+                        given = {c: rows[f"c{i}_{k}"] for k, c in enumerate(self.chosen[i])}
+                        new = block_of(name, ones, given, block.kinds, self.missing, block)
+                        X = np.column_stack([new.X, ones])[:, : len(block.names)] - block.mean  # a constant is the last
+                        part.blocks.append(dataclasses.replace(block, X=X / block.scale, codes=new.codes))
+                    factor = (self.tree.weight[self.tree.label] / self.weights)[label]
+                    yield part, [numbers(rows["w"], "w") * factor] * len(self.blocks)
+        if seen != self.n:
+            raise InputError(f"tables make {seen} rows, and made {self.n} before: they changed between two passes.")
+
+    def __repr__(self) -> str:
+        alone = "".join(f" ({note})" for note in self.notes)
+        return f"Join of {self.size:,} rows of {', '.join(self.names)}, streamed from the database{alone}"
+
+
 def prepared(
     join: Join, scale: str = "none", intercept: bool = False, class_weight: Mapping[Any, float] | str | None = None
 ) -> Join:
     """Scale the features of a join, add a constant one to the label's table, and weight its labels.
 
-    Args:
-        join: The join.
-        scale: "none"; "max": by the largest absolute value of a feature among rows that join, as in the paper;
-            "standard": to mean 0 and variance 1 over the rows of the join. Levels of categories stay 0 and 1.
-        intercept: Whether to add a constant feature 1; it is regularised like the others.
-        class_weight: Factors of the rows of a label, above 0, or "balanced"; those that are not named have 1.
+    "max" scales by the largest absolute value of a feature among rows that join, as in the paper, "standard" to mean 0
+    and variance 1 over them; levels of categories stay 0 and 1. The constant is regularised like the others.
     """
-    require_part("join", join, "moments", "a `relational.Join` is needed")
+    require_part("join", join, "blocks", "a `relational.Join` is needed")
     require_one_of("scale", scale, ("none", "max", "standard"))
-    N, blocks = float(join.size), []
-    for i, (given, out) in enumerate(zip(join.blocks, join.counts(), strict=True)):
+    N, blocks, zeros = float(join.size), [], [np.zeros(len(block.names)) for block in join.blocks]
+    means, sizes = zeros, [part + 1 for part in zeros]
+    if scale == "max":
+        sizes = join.over(lambda _, block, v: np.abs(block.X[v > 0]).max(axis=0, initial=0), np.maximum)
+    elif scale == "standard":
+        means = join.over(lambda _, block, v: block.X.T @ v / N)
+        sizes = map(np.sqrt, join.over(lambda i, block, v: ((block.X - means[i]) ** 2).T @ v / N))
+        sizes = [np.where(s > 1e-12 * np.abs(m), s, 0) for s, m in zip(sizes, means, strict=True)]  # else rounding
+    for i, (given, m, s) in enumerate(zip(join.blocks, means, sizes, strict=True)):
         number = np.array([name is not None for name in given.names], bool)
-        mean, size = np.zeros(len(number)), np.ones(len(number))
-        if scale == "max":
-            size = np.abs(given.X[out > 0]).max(axis=0, initial=0)
-        elif scale == "standard":
-            mean = given.X.T @ out / N
-            size = np.sqrt(((given.X - mean) ** 2).T @ out / N)
-            size = np.where(size > 1e-12 * np.abs(mean), size, 0)  # a smaller one is rounding
-        mean, size = np.where(number, mean, 0.0), np.where(number & (size > 0), size, 1.0)
+        mean, size = np.where(number, m, 0.0), np.where(number & (s > 0), s, 1.0)
         # Numbers may have been scaled before, `x = mean + scale X`: combine both.
         X, names, fill = (given.X - mean) / size, given.names, given.fill
         mean, size = given.mean + given.scale * mean, given.scale * size
@@ -307,6 +369,7 @@ def from_database(
     label: tuple[str, str], *, features: Mapping[str, Sequence[str]] | None = None, keys: Keys | None = None,
     categorical: Mapping[str, Sequence[str]] | None = None, positive: Hashable | None = None, missing: str = "refuse",
     weights: Mapping[str, str] | None = None, optional: Sequence[str] = (), cyclic: float = 0,
+    streamed: bool | None = None,
 ) -> Join:  # fmt: skip
     """Make a join of tables or views of a database.
 
@@ -314,6 +377,9 @@ def from_database(
     `ibis.postgres.connect` (`pip install 'ibis-framework[postgres]'`). `tables` are names of tables or views; or names
     with the SQL that stands for them in FROM, such as `{"sales": "read_parquet('sales/*.parquet')"}`. The label and all
     further arguments are those of `Join`.
+
+    `streamed` leaves the tables in the database, which forms the joined rows anew in each pass of a fit; None: if a
+    table has more than `LARGE` values, and the join no more than `MOST_TIMES` as many rows as its tables.
     """
     if isinstance(tables, str):
         raise InputError(f"tables is {tables!r}: a list of names is needed.")
@@ -321,7 +387,7 @@ def from_database(
     sources = given or {str(name): quoted(name) for name in tables}
     if not sources:
         raise InputError("tables is empty: at least one table is needed.")
-    columns, join = {}, object.__new__(Join)
+    columns = {}
     with connected(source) as (database, alike):
         for name, table in sources.items():
             names, kinds = database.types(f"SELECT * FROM {table} AS t LIMIT 0")
@@ -331,5 +397,18 @@ def from_database(
             columns[name] = {c: declared(kind, f"t.{quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
         named = {name: list(of_table) for name, of_table in columns.items()}
         roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional, cyclic, alike)
-        join.assemble(Plan(database, sources, columns, roles), named, given)
+        plan, of, notes = arranged(Plan(database, sources, columns, roles), named, given)
+        join: Any = object.__new__(Streamed if (_is_large(plan, of) if streamed is None else streamed) else Join)
+        join.source = source
+        join.assemble(plan, of, notes)
     return join
+
+
+def _is_large(plan: Plan, schema: Schema) -> bool:
+    """Return whether a table has many values, and the join, counted so far, few rows for those of its tables."""
+    rows, used = {}, {name: len(plan.roles.fetched(name)) + len(plan.roles.shared(name, name)) for name in schema.named}
+    for name in used:
+        rows[name] = plan.database.ask(f"SELECT COUNT(*) AS n FROM {plan.sources[name]} AS t")["n"][0].as_py()
+    most = MOST_TIMES * sum(rows.values())
+    few = f"SELECT COUNT(*) AS n FROM (SELECT 1 AS one FROM {schema.joined({})} LIMIT {int(most) + 1}) AS t"
+    return max(rows[n] * used[n] for n in used) > LARGE and plan.database.ask(few)["n"][0].as_py() <= most

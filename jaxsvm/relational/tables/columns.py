@@ -1,4 +1,4 @@
-"""Read columns of tables as Arrow arrays, and these as numbers and as levels; give the types of a database a kind.
+"""Read columns of tables as Arrow arrays, and these as numbers and as levels; find what each column is for.
 
     kind       values                                      as a feature
     integer, decimal, float, null (all missing)            a number
@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from jaxsvm.errors import InputError, require_package
+from jaxsvm.runtime.arrays import require_finite_number, require_one_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,14 +188,17 @@ def numbers(array: pa.Array, where: str) -> np.ndarray:
     return array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
 
-def levels_of(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
+def levels_of(array: pa.Array, known: Any = None) -> tuple[pa.Array, np.ndarray]:
     """Return the different values in order, the missing one last, and the place of each row's, int32 `(n,)`."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     values = present(array)
-    levels = pc.call_function("unique", [values])
-    levels = levels.take(pc.call_function("array_sort_indices", [levels]))
+    levels = pc.call_function("unique", [values]) if known is None else pa.array(known, values.type)
+    levels = levels.take(pc.call_function("array_sort_indices", [levels])) if known is None else levels
     place = pc.call_function("index_in", [values], pc.SetLookupOptions(levels))
+    if place.null_count:
+        raise InputError("tables have texts that they had not before: they changed between two passes.")
     return levels, place.to_numpy().astype(np.int32)
 
 
@@ -214,3 +218,151 @@ def python_values(array: pa.Array) -> list[Any]:
     if pa.types.is_decimal(array.type) and not array.type.scale:
         return [value if value is None else int(value) for value in array.to_pylist()]
     return array.to_pylist()
+
+
+Attributes = dict[str, dict[str, str]]
+"""For each attribute of the join, its column in each table that has it."""
+Keys: TypeAlias = "Mapping[tuple[str, str], str | Sequence[str] | Mapping[str, str]]"
+"""For pairs of tables the columns that join them: a name, several, or `{column of the first: column of the second}`."""
+
+
+class Roles(NamedTuple):
+    """The roles of all columns of a join."""
+
+    label: tuple[str, str]  # the table and column of the label
+    features: dict[str, list[str]]  # the features of each table
+    keys: Attributes  # the attributes of the join
+    categorical: dict[str, list[str]]  # features that are categories by request
+    positive: Hashable | None  # the label that is +1, if it was named
+    missing: str  # "refuse" or "impute"
+    weights: dict[str, str]  # the column of weights of each table that has one
+    optional: set[str]  # tables whose rows may be absent
+    cyclic: float  # the most rows of a table of keys that breaks a cycle
+
+    def shared(self, one: str, two: str) -> list[str]:
+        """Return the attributes that two tables share."""
+        return [key for key, owners in self.keys.items() if one in owners and two in owners]
+
+    def fetched(self, name: str) -> list[str]:
+        """Return the columns of a table whose values are needed: features, and the label as the last."""
+        return [*self.features[name], *([self.label[1]] if name == self.label[0] else [])]
+
+
+def attributes(
+    named: Mapping[str, Sequence[str]], keys: Keys | None, own: Iterable[tuple[str, str]], alike: Callable[[str], str]
+) -> Attributes:
+    """Return the attributes of the join; None of `keys` is a natural join.
+
+    `own` are columns of label and weights, which no other table may have then. `alike` maps column names that are equal
+    in the database to one (`str.lower` if case does not matter).
+    """
+    if keys is None:
+        where: Attributes = {}
+        for name, columns in named.items():
+            for key in columns:
+                where.setdefault(alike(key), {})[name] = key
+        for name, column in own:
+            others = [n for owners in where.values() if owners.get(name) == column for n in owners if n != name]
+            if others:
+                told = f"{name}.{column} is also the name of a column of {', '.join(others)}, so it would be a key"
+                raise InputError(f"{told}: name the columns that join in keys.")
+        return {key: owners for key, owners in where.items() if len(owners) > 1}
+    if not isinstance(keys, Mapping):
+        raise InputError(
+            f"keys is a {type(keys).__name__}: pairs of tables with their columns are needed, such as "
+            '{("sales", "shops"): ["shop"], ("sales", "days"): {"sold_on": "day"}}.'
+        )
+    classes: list[list[tuple[str, str]]] = []  # of equal columns
+    for pair, columns in keys.items():
+        for both in _pairs(named, pair, columns):
+            ends = list(zip(pair, both, strict=True))
+            met = [members for members in classes if not set(ends).isdisjoint(members)]
+            classes = [members for members in classes if members not in met]
+            classes.append(list(dict.fromkeys([*sum(met, []), *ends])))
+    out: Attributes = {}
+    for members in classes:
+        table, key = members[0]
+        if len({t for t, _ in members}) < len(members):
+            raise InputError(
+                f"keys makes {', '.join(f'{t}.{c}' for t, c in members)} equal, two of them in one table: give a table "
+                "that joins twice under two names, once for each of its roles."
+            )
+        out[key if key not in out else f"{table}.{key}"] = dict(members)
+    return out
+
+
+def _pairs(named: Mapping[str, Sequence[str]], pair: Any, columns: Any) -> Iterable[tuple[str, str]]:
+    """Return the pairs of columns that join a pair of tables, after checking that they exist."""
+    if not (isinstance(pair, tuple) and len(pair) == 2 and set(pair) <= set(named) and pair[0] != pair[1]):
+        raise InputError(f"keys has {pair!r}: a pair of two of the tables {', '.join(named)} is needed.")
+    listed = [columns] if isinstance(columns, str) else columns
+    if not (isinstance(listed, Iterable) and listed):
+        raise InputError(f"keys[{pair!r}] is {columns!r}: a name, a list of names, or a dict of names is needed.")
+    equal = {str(a): str(b) for a, b in (listed.items() if isinstance(listed, Mapping) else ((k, k) for k in listed))}
+    for table, own in zip(pair, (equal.keys(), equal.values()), strict=True):
+        _require_columns(f"keys[{pair!r}]", named, table, own)
+    return equal.items()
+
+
+def _require_columns(argument: str, named: Mapping[str, Sequence[str]], table: str, columns: Iterable[str]) -> None:
+    """Refuse a table and columns that do not exist."""
+    if table not in named:
+        raise InputError(f"{argument} names table {table}: there are {', '.join(named)}.")
+    absent = [c for c in columns if c not in named[table]]
+    if absent:
+        known = ", ".join(named[table][:20])
+        raise InputError(f"{argument}: table {table} has no column {', '.join(absent)}; it has {known}.")
+
+
+def roles_in(
+    named: Mapping[str, Sequence[str]], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None,
+    keys: Keys | None, categorical: Mapping[str, Sequence[str]] | None, positive: Hashable | None, missing: str,
+    weights: Mapping[str, str] | None, optional: Sequence[str], cyclic: float, alike: Callable[[str], str] = str,
+) -> Roles:  # fmt: skip
+    """Find what each column is for, of the columns `named` by table; `alike` is that of `attributes`."""
+    require_one_of("missing", missing, ("refuse", "impute"))
+    require_finite_number("cyclic", cyclic)
+    if not (isinstance(label, tuple | list) and len(label) == 2 and str(label[0]) in named):
+        raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {', '.join(named)}.")
+    table, column = label = (str(label[0]), str(label[1]))
+    chosen, asked = _by_table("features", features), _by_table("categorical", categorical)
+    if not isinstance(weights or {}, Mapping):
+        raise InputError(f"weights is {weights!r}: the column of each table that has one is needed, {{table: column}}.")
+    weighted = {str(name): str(of) for name, of in (weights or {}).items()}
+    for name, of in weighted.items():
+        _require_columns("weights", named, name, [of])
+    loose = {optional} if isinstance(optional, str) else set(map(str, optional))
+    if not loose <= set(named) - {table} or (loose and missing != "impute"):
+        raise InputError(
+            f"optional is {optional!r} and missing {missing!r}: tables other than the label's, {table}, and "
+            "missing='impute', are needed."
+        )
+    equal = attributes(named, keys, [label, *weighted.items()], alike)
+    if features is None:
+        used = {(name, key) for owners in equal.values() for name, key in owners.items()} | {label, *weighted.items()}
+        chosen = {name: [c for c in columns if (name, c) not in used] for name, columns in named.items()}
+    _require_columns("label", named, table, [column])
+    for name, columns in chosen.items():
+        _require_columns("features", named, name, columns)
+    if column in chosen.get(table, ()):
+        raise InputError(f"features[{table!r}] names {column}, which is the label: leave it out.")
+    for owners in equal.values():
+        same = [f"{name}.{key}" for name, key in owners.items() if key in chosen.get(name, ())]
+        if len(same) > 1:
+            raise InputError(f"features names {' and '.join(same)}, which are equal in the join: name one of them.")
+    taken = {name: chosen.get(name, []) for name in named}
+    for name, wanted in asked.items():
+        known = f"the features of {name} are {', '.join(taken[name])}" if name in named else (
+            f"there are the tables {', '.join(named)}")  # fmt: skip
+        if not set(wanted) <= set(taken.get(name, ())):
+            raise InputError(f"categorical[{name!r}] is {wanted}: {known}.")
+    return Roles(label, taken, equal, asked, positive, missing, weighted, loose, cyclic)
+
+
+def _by_table(argument: str, chosen: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
+    """Return lists of columns by table, with names as texts, each once."""
+    if chosen is not None and not (
+        isinstance(chosen, Mapping) and not any(isinstance(columns, str) for columns in chosen.values())
+    ):
+        raise InputError(f"{argument} is {chosen!r}: a list of columns for each table is needed, {{table: [column]}}.")
+    return {str(name): list(dict.fromkeys(map(str, columns))) for name, columns in (chosen or {}).items()}

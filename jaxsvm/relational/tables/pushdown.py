@@ -1,4 +1,4 @@
-"""Find which columns the join makes equal and which are features, and write the SQL that reduces its tables.
+"""Ask databases, and write the SQL that reduces the tables of a join or forms its rows.
 
 There is one query per table. It projects to keys, features and label, and drops rows without a key. The semijoins of
 Yannakakis (1981) up and down the join tree leave just the rows that join. `DENSE_RANK` numbers the key of each edge, in
@@ -12,17 +12,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxsvm.errors import InputError, require_package
-from jaxsvm.relational.tables.columns import CATEGORIES, DOUBLE, NUMBERS, Declared, array_of, arrays_of, declared
-from jaxsvm.runtime.arrays import require_finite_number, require_one_of
+from jaxsvm.relational.tables.columns import CATEGORIES, DOUBLE, NUMBERS, Declared, Roles, array_of, arrays_of, declared
 
-Attributes = dict[str, dict[str, str]]
-"""For each attribute of the join, its column in each table that has it."""
-Keys: TypeAlias = "Mapping[tuple[str, str], str | Sequence[str] | Mapping[str, str]]"
-"""For pairs of tables the columns that join them: a name, several, or `{column of the first: column of the second}`."""
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Schema(NamedTuple):
@@ -31,152 +28,24 @@ class Schema(NamedTuple):
     named: dict[str, list[str]]  # the names of all columns of each table
     label: str  # the label's table
     order: list[str]  # the tables from the label's outwards
-    keys: Attributes  # the attributes of the join
+    keys: dict[str, dict[str, str]]  # the attributes of the join
     optional: list[str]  # the tables of which a row may be absent, those that join through them alone too
     sources: dict[str, str]  # the SQL that stands for a table in FROM, if not its name
     casts: dict[str, str]  # the SQL type in which the database compares an attribute of columns of different types
 
-
-class Roles(NamedTuple):
-    """The roles of all columns of a join."""
-
-    label: tuple[str, str]  # the table and column of the label
-    features: dict[str, list[str]]  # the features of each table
-    keys: Attributes  # the attributes of the join
-    categorical: dict[str, list[str]]  # features that are categories by request
-    positive: Hashable | None  # the label that is +1, if it was named
-    missing: str  # "refuse" or "impute"
-    weights: dict[str, str]  # the column of weights of each table that has one
-    optional: set[str]  # tables whose rows may be absent
-    cyclic: float  # the most rows of a table of keys that breaks a cycle
-
-    def shared(self, one: str, two: str) -> list[str]:
-        """Return the attributes that two tables share."""
-        return [key for key, owners in self.keys.items() if one in owners and two in owners]
-
-    def fetched(self, name: str) -> list[str]:
-        """Return the columns of a table whose values are needed: features, and the label as the last."""
-        return [*self.features[name], *([self.label[1]] if name == self.label[0] else [])]
-
-
-def attributes(
-    named: Mapping[str, Sequence[str]], keys: Keys | None, own: Iterable[tuple[str, str]], alike: Callable[[str], str]
-) -> Attributes:
-    """Return the attributes of the join; None of `keys` is a natural join.
-
-    `own` are columns of label and weights, which no other table may have then. `alike` maps column names that are equal
-    in the database to one (`str.lower` if case does not matter).
-    """
-    if keys is None:
-        where: Attributes = {}
-        for name, columns in named.items():
-            for key in columns:
-                where.setdefault(alike(key), {})[name] = key
-        for name, column in own:
-            others = [n for owners in where.values() if owners.get(name) == column for n in owners if n != name]
-            if others:
-                told = f"{name}.{column} is also the name of a column of {', '.join(others)}, so it would be a key"
-                raise InputError(f"{told}: name the columns that join in keys.")
-        return {key: owners for key, owners in where.items() if len(owners) > 1}
-    if not isinstance(keys, Mapping):
-        raise InputError(
-            f"keys is a {type(keys).__name__}: pairs of tables with their columns are needed, such as "
-            '{("sales", "shops"): ["shop"], ("sales", "days"): {"sold_on": "day"}}.'
-        )
-    classes: list[list[tuple[str, str]]] = []  # of equal columns
-    for pair, columns in keys.items():
-        for both in _pairs(named, pair, columns):
-            ends = list(zip(pair, both, strict=True))
-            met = [members for members in classes if not set(ends).isdisjoint(members)]
-            classes = [members for members in classes if members not in met]
-            classes.append(list(dict.fromkeys([*sum(met, []), *ends])))
-    out: Attributes = {}
-    for members in classes:
-        table, key = members[0]
-        if len({t for t, _ in members}) < len(members):
-            raise InputError(
-                f"keys makes {', '.join(f'{t}.{c}' for t, c in members)} equal, two of them in one table: give a table "
-                "that joins twice under two names, once for each of its roles."
-            )
-        out[key if key not in out else f"{table}.{key}"] = dict(members)
-    return out
-
-
-def _pairs(named: Mapping[str, Sequence[str]], pair: Any, columns: Any) -> Iterable[tuple[str, str]]:
-    """Return the pairs of columns that join a pair of tables, after checking that they exist."""
-    if not (isinstance(pair, tuple) and len(pair) == 2 and set(pair) <= set(named) and pair[0] != pair[1]):
-        raise InputError(f"keys has {pair!r}: a pair of two of the tables {', '.join(named)} is needed.")
-    listed = [columns] if isinstance(columns, str) else columns
-    if not (isinstance(listed, Iterable) and listed):
-        raise InputError(f"keys[{pair!r}] is {columns!r}: a name, a list of names, or a dict of names is needed.")
-    equal = {str(a): str(b) for a, b in (listed.items() if isinstance(listed, Mapping) else ((k, k) for k in listed))}
-    for table, own in zip(pair, (equal.keys(), equal.values()), strict=True):
-        _require_columns(f"keys[{pair!r}]", named, table, own)
-    return equal.items()
-
-
-def _require_columns(argument: str, named: Mapping[str, Sequence[str]], table: str, columns: Iterable[str]) -> None:
-    """Refuse a table and columns that do not exist."""
-    if table not in named:
-        raise InputError(f"{argument} names table {table}: there are {', '.join(named)}.")
-    absent = [c for c in columns if c not in named[table]]
-    if absent:
-        known = ", ".join(named[table][:20])
-        raise InputError(f"{argument}: table {table} has no column {', '.join(absent)}; it has {known}.")
-
-
-def roles_in(
-    named: Mapping[str, Sequence[str]], label: tuple[str, str], features: Mapping[str, Sequence[str]] | None,
-    keys: Keys | None, categorical: Mapping[str, Sequence[str]] | None, positive: Hashable | None, missing: str,
-    weights: Mapping[str, str] | None, optional: Sequence[str], cyclic: float, alike: Callable[[str], str] = str,
-) -> Roles:  # fmt: skip
-    """Find what each column is for, of the columns `named` by table; `alike` is that of `attributes`."""
-    require_one_of("missing", missing, ("refuse", "impute"))
-    require_finite_number("cyclic", cyclic)
-    if not (isinstance(label, tuple | list) and len(label) == 2 and str(label[0]) in named):
-        raise InputError(f"label is {label!r}: (table, column) is needed, the table one of {', '.join(named)}.")
-    table, column = label = (str(label[0]), str(label[1]))
-    chosen, asked = _by_table("features", features), _by_table("categorical", categorical)
-    if not isinstance(weights or {}, Mapping):
-        raise InputError(f"weights is {weights!r}: the column of each table that has one is needed, {{table: column}}.")
-    weighted = {str(name): str(of) for name, of in (weights or {}).items()}
-    for name, of in weighted.items():
-        _require_columns("weights", named, name, [of])
-    loose = {optional} if isinstance(optional, str) else set(map(str, optional))
-    if not loose <= set(named) - {table} or (loose and missing != "impute"):
-        raise InputError(
-            f"optional is {optional!r} and missing {missing!r}: tables other than the label's, {table}, and "
-            "missing='impute', are needed."
-        )
-    equal = attributes(named, keys, [label, *weighted.items()], alike)
-    if features is None:
-        used = {(name, key) for owners in equal.values() for name, key in owners.items()} | {label, *weighted.items()}
-        chosen = {name: [c for c in columns if (name, c) not in used] for name, columns in named.items()}
-    _require_columns("label", named, table, [column])
-    for name, columns in chosen.items():
-        _require_columns("features", named, name, columns)
-    if column in chosen.get(table, ()):
-        raise InputError(f"features[{table!r}] names {column}, which is the label: leave it out.")
-    for owners in equal.values():
-        same = [f"{name}.{key}" for name, key in owners.items() if key in chosen.get(name, ())]
-        if len(same) > 1:
-            raise InputError(f"features names {' and '.join(same)}, which are equal in the join: name one of them.")
-    taken = {name: chosen.get(name, []) for name in named}
-    for name, wanted in asked.items():
-        known = f"the features of {name} are {', '.join(taken[name])}" if name in named else (
-            f"there are the tables {', '.join(named)}")  # fmt: skip
-        if not set(wanted) <= set(taken.get(name, ())):
-            raise InputError(f"categorical[{name!r}] is {wanted}: {known}.")
-    return Roles(label, taken, equal, asked, positive, missing, weighted, loose, cyclic)
-
-
-def _by_table(argument: str, chosen: Mapping[str, Sequence[str]] | None) -> dict[str, list[str]]:
-    """Return lists of columns by table, with names as texts, each once."""
-    if chosen is not None and not (
-        isinstance(chosen, Mapping) and not any(isinstance(columns, str) for columns in chosen.values())
-    ):
-        raise InputError(f"{argument} is {chosen!r}: a list of columns for each table is needed, {{table: [column]}}.")
-    return {str(name): list(dict.fromkeys(map(str, columns))) for name, columns in (chosen or {}).items()}
+    def joined(self, tables: dict[str, str]) -> str:
+        """Write what follows FROM, each table under its name; `tables` have the SQL of some."""
+        sources = {name: quoted(name) for name in self.named} | self.sources | tables
+        clauses = [f"{sources[self.label]} AS {quoted(self.label)}"]
+        for at, new in enumerate(self.order[1:], 1):
+            tests = []
+            for key, owners in self.keys.items():
+                if new in owners and (before := [name for name in self.order[:at] if name in owners]):
+                    ends = (f"{quoted(name)}.{quoted(owners[name])}" for name in (before[0], new))
+                    tests.append(" = ".join(compared(end, self.casts.get(key)) for end in ends))
+            how = "LEFT JOIN" if new in self.optional else "JOIN"
+            clauses.append(f"{how} {sources[new]} AS {quoted(new)} ON {' AND '.join(tests) or 'TRUE'}")
+        return "\n".join(clauses)
 
 
 class Database(NamedTuple):
@@ -184,6 +53,8 @@ class Database(NamedTuple):
 
     ask: Callable[[str], dict[str, Any]]  # returns the result of a query: Arrow arrays by name
     types: Callable[[str], tuple[list[str], list[str]]]  # returns the names of a query's columns and of their types
+    parts: Callable[[str, Mapping[str, str]], Iterator[pa.RecordBatch | pa.Table]]  # yields parts of the result of a
+    # query, whose columns have these names and types of Arrow
 
 
 class Plan(NamedTuple):
@@ -200,6 +71,15 @@ class Plan(NamedTuple):
     def tables(self) -> list[frozenset[str]]:
         """Return the attributes of each table."""
         return [frozenset(self.roles.shared(name, name)) for name in self.sources]
+
+    def value(self, name: str, column: str) -> str:
+        """Write a value that is fetched: categories, and labels that are no numbers, as texts."""
+        kind = self.columns[name][column]
+        label = (name, column) == self.roles.label
+        text = kind.kind not in (*NUMBERS, "boolean") if label else self.is_category(name, column)
+        # Drivers round REAL to decimals, and Arrow has no UHUGEINT.
+        double = kind.kind == "float" or kind.name == "UHUGEINT"
+        return compared(kind.sql, "VARCHAR" if text else DOUBLE if double else None)
 
     def without(self, name: str) -> tuple[str, str]:
         """Write when a row of a table is left out: it lacks a key, if not one of optional tables, or weighs nothing.
@@ -254,7 +134,7 @@ def connected(source: Any) -> Iterator[tuple[Database, Callable[[str], str]]]:
 
 def of_duckdb(connection: Any) -> Database:
     """Return the functions that ask a connection of DuckDB."""
-    error = require_package("duckdb", "a join of tables").Error
+    error, pa = require_package("duckdb", "a join of tables").Error, require_package("pyarrow", "a join of tables")
 
     def ask(query: str) -> dict[str, Any]:
         with refusing(error):
@@ -273,12 +153,18 @@ def of_duckdb(connection: Any) -> Database:
                 kinds[k] = " COLLATE ".join(["VARCHAR", *marks])
         return names, kinds
 
-    return Database(ask, types)
+    def parts(query: str, columns: Mapping[str, str]) -> Iterator[Any]:
+        with refusing((error, pa.ArrowException, OSError)):
+            yield from pa.RecordBatchReader.from_stream(connection.sql(query))
+
+    return Database(ask, types, parts)
 
 
 def of_postgres(connection: Any) -> Database:
     """Return the functions that ask PostgreSQL by ibis' psycopg connection: its `sql` cuts NUMERIC to 9 places."""
     import psycopg
+    import pyarrow as pa
+    from pyarrow import csv
 
     def cursor_of(query: str) -> Any:
         with refusing(psycopg.Error):
@@ -299,11 +185,21 @@ def of_postgres(connection: Any) -> Database:
         kinds = [f"ENUM {enums[c.type_code]}" if c.type_code in enums else c.type_display for c in columns]
         return [c.name for c in columns], kinds
 
-    return Database(ask, types)
+    def parts(query: str, columns: Mapping[str, str]) -> Iterator[Any]:
+        """Yield rows as the server computes them, by COPY: a cursor of the client would hold all of them."""
+        how: Any = {"column_types": columns, "null_values": [""], "strings_can_be_null": True}
+        how = csv.ConvertOptions(**how, quoted_strings_can_be_null=False)
+        names, lines = csv.ReadOptions(column_names=list(columns)), csv.ParseOptions(newlines_in_values=True)
+        copied = f"COPY ({query}) TO STDOUT (FORMAT csv)"
+        with refusing(psycopg.Error), connection.con.cursor() as cursor, cursor.copy(copied) as copy:
+            while rows := b"".join(itertools.islice(copy, 1 << 16)):
+                yield csv.read_csv(pa.py_buffer(rows), names, lines, how)
+
+    return Database(ask, types, parts)
 
 
 @contextlib.contextmanager
-def refusing(error_type: type[Exception], message: str = "the database refuses a query") -> Iterator[None]:
+def refusing(error_type: Any, message: str = "the database refuses a query") -> Iterator[None]:
     """Turn an error of the database into an `InputError`, and a query that Ctrl-C ended into `KeyboardInterrupt`."""
     try:
         yield
@@ -345,9 +241,6 @@ def keyed_by_two(plan: Plan, casts: Mapping[str, str], core: Sequence[str]) -> t
     """Add a table of the different keys of two tables of a cyclic core, joined: that of fewest rows; and say so.
 
     It has all keys of the two, so it takes their place on the cycle, and no row of theirs joins two of its own.
-
-    Raises:
-        InputError: If it has more rows than are allowed, before it is made.
     """
     made, keys = [], plan.roles.keys
     for pair in [pair for pair in itertools.combinations(core, 2) if plan.roles.shared(*pair)]:
@@ -379,9 +272,10 @@ def keyed_by_two(plan: Plan, casts: Mapping[str, str], core: Sequence[str]) -> t
     return plan, f"The join is cyclic: {said}."
 
 
-def queries(plan: Plan, casts: Mapping[str, str]) -> list[str]:
-    """Write one query per table: features and label as c0, c1, ..., keys of edges as e0_1, ..., multiplicities as n.
+def queries(plan: Plan, casts: Mapping[str, str]) -> tuple[Callable[[str], dict[str, Any]], list[str]]:
+    """Return what asks a query of the rows that join, `down{i}` of table i, and write one for each table.
 
+    It has features and label as c0, c1, ..., keys of edges as e0_1, ..., multiplicities as n, weights as w.
     Tables of our own are reduced once, here; in a user's database, where nothing is written, each query reduces all.
     Names in the queries are those of this function only: no name of the user collides with one. An optional table has
     one row more, of NULLs, if rows of the table before it have no partner (n is 0): their key of that edge is NULL.
@@ -401,9 +295,9 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> list[str]:
         above = [(at, shared(at, i)) for at, j in edges if j == i]
         steps[f"down{i}"] = _semijoin(f"up{i}", [(f"down{at}", by) for at, by in above])
         for at, by in above if names[i] in optional else ():
-            alone = _semijoin(f"down{at}", [(f"up{i}", by)], "NOT EXISTS")
-            one = f"SELECT a.* FROM (SELECT 1 AS one) AS o LEFT JOIN up{i} AS a ON FALSE WHERE EXISTS ({alone})"
-            steps[f"down{i}"] += f" UNION ALL {one}"
+            down, steps[f"alone{i}"] = steps.pop(f"down{i}"), _semijoin(f"down{at}", [(f"up{i}", by)], "NOT EXISTS")
+            one = f"SELECT a.* FROM (SELECT 1 AS one) AS o LEFT JOIN up{i} AS a ON FALSE"
+            steps[f"down{i}"] = f"{down} UNION ALL {one} WHERE EXISTS (SELECT 1 FROM alone{i})"
     out = []
     for i, name in enumerate(names):
         inner, rows = [f"c{k}" for k in range(len(plan.roles.fetched(name)))], f"down{i} AS a"
@@ -420,11 +314,29 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> list[str]:
         query += f"FROM (SELECT {', '.join([*inner, 'first', 'w'])} FROM {rows})"
         query += " AS reduced" + (f" GROUP BY {group}" if group else "")
         out.append(f"{query} ORDER BY {'first' if first else group or '1'}")
-    if not plan.own:
-        return [f"WITH {', '.join(f'{name} AS ({step})' for name, step in steps.items())} {query}" for query in out]
-    for name, step in steps.items():
-        plan.database.ask(f"CREATE TABLE {name} AS {step}")
-    return out
+    for name in list(steps) if plan.own else ():
+        plan.database.ask(f"CREATE TABLE {name} AS {steps.pop(name)}")
+    before = f"WITH {', '.join(f'{name} AS ({step})' for name, step in steps.items())} " if steps else ""
+    return lambda query: plan.database.ask(before + query), out
+
+
+def rows_of_join(plan: Plan, schema: Schema) -> tuple[str, dict[str, str]]:
+    """Write the query of the joined rows that have a weight, and return its columns and their types of Arrow.
+
+    Its columns are y, the label as a text, w, and of feature k of table i `c{i}_{k}`, a double or a text.
+    """
+    columns = dict(plan.columns)
+    for name in schema.named:
+        columns[name] = {c: of._replace(sql=f"{quoted(name)}.{quoted(c)}") for c, of in columns[name].items()}
+    plan, types = plan._replace(columns=columns), {"y": "string", "w": "double"}
+    weight = [f"CAST(1 AS {DOUBLE})", *(f"COALESCE({plan.weight(name)}, 1)" for name in plan.roles.weights)]
+    kept = [f"{compared(plan.value(*plan.roles.label), 'VARCHAR')} AS y", f"{' * '.join(weight)} AS w"]
+    for i, name in enumerate(plan.sources):
+        for k, c in enumerate(plan.roles.features[name]):
+            text = plan.is_category(name, c)
+            types[f"c{i}_{k}"] = "string" if text else "double"
+            kept.append(f"{compared(columns[name][c].sql, 'VARCHAR' if text else DOUBLE)} AS c{i}_{k}")
+    return f"SELECT * FROM (SELECT {', '.join(kept)} FROM {schema.joined({})}) AS joined WHERE w > 0", types
 
 
 def _semijoin(table: str, others: list[tuple[str, list[str]]], exist: str = "EXISTS") -> str:
@@ -440,12 +352,7 @@ def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
         if name in owners:
             kept.append(f"{compared(plan.columns[name][owners[name]].sql, casts.get(attribute))} AS k{a}")
     for k, c in enumerate(plan.roles.fetched(name)):
-        kind = plan.columns[name][c]
-        label = (name, c) == plan.roles.label
-        text = kind.kind not in (*NUMBERS, "boolean") if label else plan.is_category(name, c)
-        # Drivers round REAL to decimals, and Arrow has no UHUGEINT.
-        double = kind.kind == "float" or kind.name == "UHUGEINT"
-        kept.append(f"{compared(kind.sql, 'VARCHAR' if text else DOUBLE if double else None)} AS c{k}")
+        kept.append(f"{plan.value(name, c)} AS c{k}")
     return f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({' OR '.join(plan.without(name))})"
 
 

@@ -1,0 +1,186 @@
+"""Joins whose tables stay in the database: the same rows, answers and refusals as in memory, in little of it."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+duckdb, random_joins = pytest.importorskip("duckdb"), pytest.importorskip("random_joins")
+
+from jaxsvm import relational  # noqa: E402
+from jaxsvm.errors import InputError  # noqa: E402
+from jaxsvm.relational.schema.join import prepared  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+
+
+def rows_of(join):
+    """All rows of a streamed join: features, signs, weights."""
+    parts = [(part.features([np.s_[:]] * len(v)), part.y, v[0]) for part, v in join.parts()]
+    dense = [(x if isinstance(x, np.ndarray) else x.toarray(), y, w) for x, y, w in parts]
+    return tuple(np.concatenate(part) for part in zip(*dense, strict=True))
+
+
+def in_order(x, y, w, size):
+    """Different rows, by nine digits of the size of each column, in order, with the sum of their weights at the end."""
+    rows, at = np.unique(np.c_[x / size, y].round(9), axis=0, return_inverse=True)
+    return np.c_[rows, np.bincount(at.ravel(), w)]
+
+
+def both(db, *args, **options):
+    """The join in memory, and streamed; or what refuses each."""
+    found = []
+    for streamed in (False, True):
+        try:
+            found.append(relational.from_database(db, *args, streamed=streamed, **options))
+        except InputError as error:
+            found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(s, marks=pytest.mark.slow) for s in range(12, 150))])
+def test_streamed_rows_are_those_of_the_join_in_memory(monkeypatch, seed):
+    """Random schemas: keys of all types, NULLs, weights, categories, optional tables, in parts of a few rows."""
+    monkeypatch.setattr("jaxsvm.relational.schema.join.ENTRIES_OF_A_PART", 50)
+    db = duckdb.connect()
+    schema = random_joins.build(db, np.random.default_rng(seed))
+    options = {"keys": schema.keys, "features": {n: list(of) for n, of in schema.features.items()}}
+    options |= {"weights": schema.weights, "optional": schema.optional, "missing": schema.missing}
+    held, streamed = both(db, schema.names, schema.label, **options)
+    if isinstance(held, str):
+        assert streamed == held
+        return
+    assert streamed.feature_names == held.feature_names and streamed.classes.tolist() == held.classes.tolist()
+    assert streamed.notes == [note for note in held.notes if "different ones" not in note]
+    np.testing.assert_allclose(streamed.size, held.size, rtol=1e-12)
+    large = max(np.abs(block.X).max(initial=0) for block in held.blocks) > 1e6  # whose variance is rounding
+    for scale in ("none", "max", "standard")[: 3 - large]:
+        one, two = (prepared(join, scale, True, "balanced") for join in (held, streamed))
+        rows = relational.design(one)
+        x = rows.x if isinstance(rows.x, np.ndarray) else rows.x.toarray()
+        size = np.maximum(np.abs(x).max(axis=0), 1e-300)
+        found, wanted = in_order(*rows_of(two), size), in_order(x, rows.y, rows.weight, size)
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=2e-9)
+    np.testing.assert_allclose(two.means(abs), one.means(abs), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_streamed_joins_score_and_note_as_duckdb_does(seed):
+    db = duckdb.connect()
+
+    def read(*args, **options):
+        return relational.from_database(db, *args, streamed=True, **options)
+
+    random_joins.Names(lambda query: db.execute(query).fetchall(), read, "main", seed).judged()
+
+
+def shop(db, n=20_000):
+    """Sales of a thousand shops, with a category, and two labels by both tables."""
+    db.execute("""CREATE TABLE shops AS SELECT i AS shop, sin(7.3 * i) AS size, 'r' || i % 5 AS region
+        FROM range(1000) t(i)""")
+    db.execute(f"""CREATE TABLE sales AS SELECT i * 7919 % 1100 AS shop, sin(i) AS amount, cos(i * i) AS price,
+        CASE WHEN sin(i) + sin(7.3 * (i * 7919 % 1100)) + sin(1.7 * i * i) > .3 THEN 'back' ELSE 'kept' END AS status
+        FROM range({n}) t(i)""")
+    return ["sales", "shops"], ("sales", "status")
+
+
+@pytest.mark.parametrize(
+    "options", [{"scale": "standard"}, {"class_weight": "balanced"}, {"loss": "squared_hinge"}], ids=str
+)
+def test_a_streamed_fit_is_that_of_the_formed_join(monkeypatch, tmp_path, options):
+    """More rows than a start holds, from a connection and from a file; a path too."""
+    monkeypatch.setattr("jaxsvm.relational.schema.join.ENTRIES_OF_A_PART", 10_000)
+    with duckdb.connect(tmp_path / "shop.duckdb") as db:
+        asked = shop(db)
+        held, streamed = both(db, *asked)
+        one, two = (relational.fit(join, 1e-3, tol=1e-6, **options) for join in (held, streamed))
+        assert two.status.name == "CONVERGED" and two.engine.startswith("streamed: 18,180 rows")
+        assert max(one.certificate.dual, two.certificate.dual) <= min(one.certificate.primal, two.certificate.primal)
+        np.testing.assert_allclose(two.coef, one.coef, atol=5e-3)
+        scored = db.sql(f"SELECT SUM(GREATEST(0, score)), COUNT(*) FROM ({two.to_sql()})").fetchall()[0]
+        x, _, _ = rows_of(streamed)
+        np.testing.assert_allclose(scored, (np.maximum(x @ two.coef + two.intercept, 0).sum(), len(x)), rtol=1e-9)
+    file = relational.from_database(tmp_path / "shop.duckdb", *asked, streamed=True)
+    first, _ = relational.fit_path(file, [1e-3, 1e-2], tol=1e-6, **options)
+    np.testing.assert_allclose(first.beta, two.beta, atol=1e-9)
+
+
+def test_each_of_several_classes_is_fitted_against_the_rest():
+    db = duckdb.connect()
+    (names, _), region = shop(db), {"sales": ["amount", "price"], "shops": ["size"]}
+    held, streamed = both(db, names, ("shops", "region"), features=region)
+    one, two = (relational.fit(join, 1e-2, tol=1e-5) for join in (held, streamed))
+    assert len(two.machines) == 5 and two.classes.tolist() == one.classes.tolist()
+    for a, b in zip(one.machines, two.machines, strict=True):
+        assert max(a.certificate.dual, b.certificate.dual) <= min(a.certificate.primal, b.certificate.primal)
+        assert b.status.name == "CONVERGED"
+
+
+def test_large_tables_are_streamed_by_themselves_and_huge_joins_are_not(monkeypatch):
+    db = duckdb.connect()
+    asked, module = shop(db), "jaxsvm.relational.schema.join"
+    assert "streamed" not in repr(relational.from_database(db, *asked))
+    monkeypatch.setattr(f"{module}.LARGE", 20_000)
+    join = relational.from_database(db, *asked)
+    lost = "(sales: 1820 of 20000 rows join with nothing: their keys have no partner.)"
+    assert repr(join) == f"Join of 18,180 rows of sales, shops, streamed from the database {lost}"
+    monkeypatch.setattr(f"{module}.MOST_TIMES", 0.5)
+    assert "streamed" not in repr(relational.from_database(db, *asked))
+
+
+def test_what_a_streamed_join_cannot_do_is_refused_by_name(monkeypatch):
+    db = duckdb.connect()
+    join = relational.from_database(db, *shop(db), streamed=True)
+    fit = relational.fit(join, 1e-2)
+    for call in (
+        lambda: join.moments().size, lambda: join.aggregate([]), lambda: relational.design(join),
+        lambda: relational.sample(join, 9, 0), lambda: fit.margins([0]),
+        lambda: relational.fit(join, 1e-2, engine="grid"),
+        lambda: relational.fit(join, 1e-2, method="averaged", scale="max"),
+        lambda: relational.far_counts(join, np.zeros(join.d)),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="join is streamed from the database"):
+            call()
+    monkeypatch.setattr("jaxsvm.relational.schema.join.MOST_FEATURES", 8)
+    with pytest.raises(InputError, match="tables have 8 features: a streamed join has fewer than 8"):
+        relational.from_database(db, ["sales", "shops"], ("sales", "status"), streamed=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("DELETE FROM sales WHERE shop < 5", "tables make .* rows, and made 18180 before"),
+        ("UPDATE shops SET region = 'new' WHERE shop = 3", "tables have texts that they had not before"),
+        ("DROP TABLE shops", "the database refuses a query"),
+    ],
+)
+def test_tables_that_change_between_passes_are_noticed(change, told):
+    db = duckdb.connect()
+    join = relational.from_database(db, *shop(db), streamed=True)
+    db.execute(change)
+    with pytest.raises(InputError, match=told):
+        relational.fit(join, 1e-2)
+
+
+PEAK = """
+import resource, sys
+import duckdb, pyarrow
+from jaxsvm import relational
+used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before, db = used(), duckdb.connect(sys.argv[1], config={"memory_limit": "200MB", "threads": 2})
+db.execute("CREATE TABLE d AS SELECT i AS k, sin(7.3 * i) AS z FROM range(1000) t(i)")
+db.execute('''CREATE TABLE f AS SELECT i % 1000 AS k, sin(i) AS a, cos(i * 0.7) AS b, sin(i * 1.3) AS c,
+    sin(i) + sin(7.3 * (i % 1000)) + cos(3.1 * i) > 0 AS y FROM range(20_000_000) t(i)''')
+fit = relational.fit(relational.from_database(db, ["f", "d"], ("f", "y")), 1e-3)
+print(fit.status.name, fit.engine.split(":")[0], used() - before)
+"""
+
+
+@pytest.mark.slow
+def test_twenty_million_rows_fit_in_512_mib(tmp_path):
+    """A table of 800 MB in a fresh process: what it takes beyond its imports."""
+    pytest.importorskip("resource")
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "large.duckdb")]
+    status, engine, used = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-3:]
+    assert (status, engine) == ("CONVERGED", "streamed") and float(used) < 512
