@@ -438,7 +438,7 @@ def forming(run):
     """E14: two tables of n rows: our fit; forming in DuckDB and SGD or LIBLINEAR; a sample and LIBLINEAR."""
     n, lam, rows, names = 5_000 if run.quick else 50_000, 1e-2, [], [f"{t}{j}" for t in "ab" for j in range(5)]
     SGD = partial(SGDClassifier, alpha=2 * lam, max_iter=5, tol=None, fit_intercept=False)
-    for keys in (n, n // 10, n // 40, n // 200, n // 6_000 or 1):
+    for keys in (n // (2 * times) for times in (1, 10, 100, 1_000)):  # N, in rows of both tables
         rng, db = np.random.default_rng(0), duckdb.connect()
         a, b = ({"k": rng.integers(0, keys, n)} | {f"{t}{j}": rng.uniform(-1, 1, n) for j in range(5)} for t in "ab")
         a["y"] = np.where(a["a0"] + 0.5 * rng.normal(size=n) > 0, 1, -1)
@@ -447,9 +447,9 @@ def forming(run):
             db.execute(f"CREATE TABLE {name} AS FROM given")
         read = partial(relational.from_database, db, ["a", "b"], ("a", "y"))
         (fit, spent), N = cpu(lambda read=read: best(read(), lam)), float(read().size)
-        _, D, gap = map(float, fit.certificate)
-        row = {"ours": (spent, gap)}
-        for way, most, size in ("SGD", 2e7, 0), ("LIBLINEAR", 3e6, 0), ("1,000", 1e9, 10**3), ("100,000", 1e9, 10**5):
+        (P, _, gap), D = map(float, fit.certificate), float(best(fit.join, lam, tol=1e-6).certificate.dual)
+        row = {"ours": (spent, gap, P / D - 1)}
+        for way, most, size in ("SGD", 2e7, 0), ("LIBLINEAR", 2e7, 0), ("1,000", 1e9, 10**3), ("100,000", 1e9, 10**5):
             few = f"USING SAMPLE reservoir({size} ROWS) REPEATABLE (1)" if size else ""
             if most > N:
                 start = time.process_time()
@@ -460,8 +460,8 @@ def forming(run):
                 row[way] = (spent, pseudo(fit.join, beta, lam, engine="merge").objective / D - 1)
         rows.append((N, row))
     told = "; ".join(f"N = {N:.2g}: {listed(row, '{:.2g}, {:.0e}')}" for N, row in rows)
-    held = rows[3][1]["ours"][0] < rows[3][1]["SGD"][0]
-    run.check("1", held, f"s and F / D - 1 (1,000, 100,000: sampled rows): {told}")
+    held = rows[2][1]["ours"][0] < rows[2][1]["SGD"][0]
+    run.check("1", held, f"s and F / D - 1 (of ours the proven gap; 1,000, 100,000: sampled rows): {told}")
     return rows
 
 
