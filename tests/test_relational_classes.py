@@ -297,8 +297,7 @@ def test_numbers_are_predicted_from_the_rows_of_a_join():
     assert relational.design(held, numbers=True).weight.sum() == held.size
     for match, call in (
         ("label has .*'no', 'yes'.*: numbers are needed", lambda: relational.design(of_texts, numbers=True)),
-        ("loss is 'squared_error'", lambda: relational.fit(join, 0.1, loss="squared_error")),
-        ("label has 1200 values, above 1000: .*numbers=True", lambda: relational.fit(many, 0.1)),
+        ("label has 1200 values, above 1000: .*squared_error", lambda: relational.fit(many, 0.1)),
     ):
         with pytest.raises(InputError, match=match):
             call()

@@ -2,7 +2,8 @@
 
     F(beta) = mean over the join of max(0, 1 - y beta.x) + lam |beta|^2,      lam = 1 / (2 C N)
 
-or the same with the squared hinge over a join that is small enough to be formed, whose Newton steps need no ramp.
+or the same with the squared hinge over a join that is small enough to be formed, whose Newton steps need no ramp; or
+with squared errors of a label that is a number, of a join of any size, by one Newton step on its moments.
 
     bundle    the default: the descent of `jaxsvm.designs` (Newton steps on a ramp, planes, rows near the margin), with
               sums over formed rows, or from counts; with many hundreds of features it begins by products with the rows
@@ -30,7 +31,16 @@ from jaxsvm.designs.descent import Lane
 from jaxsvm.errors import ConvergenceWarning, InputError, require, warn
 from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.rows import Scorer, Term
-from jaxsvm.relational.descent.steps import Counted, Descent, Formed, PaperDescent, Passing, against, formed_if_small
+from jaxsvm.relational.descent.steps import (
+    Counted,
+    Descent,
+    Formed,
+    PaperDescent,
+    Passing,
+    Squares,
+    against,
+    formed_if_small,
+)
 from jaxsvm.relational.gradient.engine import Engine, engine_for, scores
 from jaxsvm.relational.schema.join import Join, Streamed, prepared
 from jaxsvm.results.fit import Certificate, Status, StatusCode
@@ -54,7 +64,7 @@ class RelationalFit(Scorer):
     descent: Descent | list[Descent]  # its rows and planes; of several classes those of each
     lam: float  # the strength of the regulariser
     feature_names: list[str]  # names of `coef`
-    loss: str = "hinge"  # or "squared_hinge"
+    loss: str = "hinge"  # or another one of `fit`
     machines: tuple[RelationalFit, ...] = ()  # of several classes the fit of each against the rest
 
     def margins(self, at: ArrayLike) -> np.ndarray:
@@ -62,6 +72,7 @@ class RelationalFit(Scorer):
 
         Its differences are a histogram of the whole join. Each takes a count; those on a grid are blurred by a bin.
         """
+        require(len(self.classes) > 0, "the model predicts numbers, which have no margins.")
         counter, label = engine_for(self.join)[0], self.join.tree.label
         far = [counter(scores(self.join, self.beta), float(tau)).counts for tau in np.ravel(at)]
         return np.array([sum(part[label].sum() for part in parts) for parts in far]) / float(self.join.size)
@@ -98,7 +109,8 @@ def fit(
         intercept: Whether there is a constant feature 1, regularised like the others.
         method: "bundle", "paper" or "averaged"; see the module.
         loss: "hinge", or of a join that can be formed "squared_hinge": `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`,
-            where C is that of `|beta|^2 / 2 + C sum hinge^2`.
+            where C is that of `|beta|^2 / 2 + C sum hinge^2`; or "squared_error", of a label that is a number t, which
+            the score predicts: `mean (t - beta.x)^2 + lam |beta|^2`, from moments.
         max_seconds: Start no further evaluation after so many seconds.
         callback: Called with the step, D and P.
         delta: Of the paper's method: eps is `min(delta / 8, alpha)`, and the end is after the steps of Theorem 2.
@@ -113,9 +125,11 @@ def fit(
     require_whole("max_steps", max_steps, 1)
     require_seconds(max_seconds)
     require_one_of("method", method, ("bundle", "paper", "averaged"))
-    require_one_of("loss", loss, ("hinge", "squared_hinge"))
-    if loss != "hinge" and method != "bundle":
-        raise InputError(f"method is {method!r}, which is for the hinge: leave it out for loss={loss!r}.")
+    require_one_of("loss", loss, ("hinge", "squared_hinge", "squared_error"))
+    numeric = loss == "squared_error"
+    if (loss != "hinge" and method != "bundle") or (numeric and (engine != "auto" or class_weight is not None)):
+        told = f"method is {method!r}, engine {engine!r}, class_weight {class_weight!r}"
+        raise InputError(f"{told}: leave out what is for the hinge for {loss=}.")
     if delta is not None and (delta > 1 or method != "paper"):
         raise InputError(f"delta is {delta} and method {method!r}: at most 1, and 'paper', are needed.")
     started, eps = time.monotonic(), eps if delta is None else min(delta / 8, alpha)
@@ -123,13 +137,15 @@ def fit(
     lam = float(lam if C is None else 1 / (2 * float(C) * float(scaled.size)))  # pyright: ignore
     if method != "bundle" and any(np.abs(block.X).max(initial=0) > 1 for block in scaled.blocks):
         raise InputError(f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
-    several, least = len(scaled.classes) > 2, min(np.bincount(scaled.codes, scaled.counts()[scaled.tree.label]))
-    require(least > 0, "join has no rows of one of its labels: hold out other ones, or fewer.")
-    told = f"label has {len(scaled.classes)} values, above 1000: take `positive`, or `design(join, numbers=True)`."
-    require(len(scaled.classes) <= 1000, told)
+    labels, least = len(scaled.classes), min(np.bincount(scaled.codes, scaled.counts()[scaled.tree.label]))
+    several = labels > 2 and not numeric
+    require(numeric or least > 0, "join has no rows of one of its labels: hold out other ones, or fewer.")
+    told = f"label has {labels} values, above 1000: take `positive`, or of numbers loss='squared_error'."
+    require(numeric or labels <= 1000, told)
     joins = [scaled.against(label) for label in scaled.classes.tolist()] if several else [scaled]
-    rows, why = _rows_for(joins[0], "formed" if loss != "hinge" and engine == "auto" else engine, eps, method)
-    if loss != "hinge" and isinstance(rows, Counted):
+    by = "formed" if loss != "hinge" and engine == "auto" else engine
+    rows, why = (Squares(scaled), "moments, exact") if numeric else _rows_for(joins[0], by, eps, method)
+    if loss == "squared_hinge" and isinstance(rows, Counted):
         raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
     mean = method == "averaged"
     paper: Any = partial(PaperDescent, eps=0.0 if mean else eps, delta=delta or 0.0, mean=mean)
@@ -137,14 +153,14 @@ def fit(
     fits = []
     with watching() as stop:
         for one in joins:
-            lane = Lane.at(np.zeros(scaled.d + 1), "none", loss == "squared_hinge")
+            lane = Lane.at(np.zeros(scaled.d + 1), "none", loss != "hinge")
             kind = Descent if method == "bundle" else paper
             descent = kind(against(rows, one) if several else rows, lane, 1 / (2 * lam), sizes=np.sqrt(squares))
             descent.terms = sum(map(len, scaled.rows)) + rows.n
             descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
             descent.deadline = np.inf if max_seconds is None else started + max_seconds
             descent.run()
-            if method == "bundle" and descent.unit < lane.P:  # stopped early: at 0 every loss is 1
+            if method == "bundle" and not numeric and descent.unit < lane.P:  # stopped early: at 0 every loss is 1
                 lane.P, lane.best = descent.unit, np.zeros_like(lane.best)
             fits.append(result_of(one, descent, lam, tol, why, started))
     fitted = together(fits, scaled) if several else fits[0]
@@ -218,10 +234,12 @@ def result_of(join: Join, descent: Descent, lam: float, tol: float, why: str, st
             at += len(levels)
     coef = np.array([c for term in terms for c in term.coef])
     names = [name for name in join.feature_names if name != "(intercept)"]
+    loss = "squared_error" if isinstance(descent.rows, Squares) else "squared_hinge" if descent.lane.square else "hinge"
+    classes = np.array([]) if loss == "squared_error" else join.classes
     return RelationalFit(
-        terms, constant, join.classes, join.schema, coef, best, certificate, code, descent.taken, why,
+        terms, constant, classes, join.schema, coef, best, certificate, code, descent.taken, why,
         time.monotonic() - started, np.array(descent.history).reshape(-1, 3), join, descent, lam, names,
-        "squared_hinge" if descent.lane.square else "hinge",
+        loss,
     )  # fmt: skip
 
 

@@ -133,7 +133,7 @@ class Scorer:
 
     terms: list[Term]  # the features
     intercept: float | np.ndarray  # of several classes one for each, `(k,)`
-    classes: np.ndarray  # the labels of negative and of positive scores, or several
+    classes: np.ndarray  # the labels of negative and of positive scores, or several; none: a score is a number
     schema: Schema
 
     def to_sql(self, tables: dict[str, str] | None = None, score: str = "score", label: str | None = None) -> str:
@@ -153,6 +153,7 @@ class Scorer:
         query = ",\n    ".join([f"SELECT {quoted(schema.label)}.*", *bodies]) + f"\nFROM {schema.joined(tables or {})}"
         if label is None:
             return query
+        require(len(self.classes) > 0, "the model predicts numbers, by its score: leave label out.")
         rules = _rules([quoted(name) for name in names], self.classes.tolist())
         return f"SELECT scored.*,\n    CASE {rules} END AS {quoted(label)}\nFROM ({query}) AS scored"
 
@@ -197,11 +198,13 @@ class Scorer:
         return (scores if np.ndim(self.intercept) else scores[:, 0]) + self.intercept
 
     def predict(self, rows: TableLike) -> np.ndarray:
-        """Return the labels of joined rows, `(m,)`."""
+        """Return the labels, or the numbers, of joined rows, `(m,)`."""
         scores = self.decision_function(rows)
         unknown = np.isnan(scores).reshape(len(scores), -1).any(axis=1)
         if unknown.any():
             raise InputError(f"rows has {unknown.sum()} row(s) without a number, the first is row {unknown.argmax()}.")
+        if not len(self.classes):
+            return scores
         return self.classes[scores.argmax(axis=1) if np.ndim(scores) > 1 else (scores >= 0).astype(int)]
 
     def confusion(self, join: Join, engine: str | Engine = "merge") -> np.ndarray:
@@ -229,9 +232,17 @@ class Scorer:
         return out
 
     def score(self, join: Join, engine: str | Engine = "merge") -> float:
-        """Return the share of the rows of a join (of their weight) whose label is predicted, as `confusion` counts."""
-        counts = self.confusion(join, engine)
-        return float(np.trace(counts) / counts.sum())
+        """Return the share of the rows of a join (of their weight) whose label is predicted; of numbers R^2."""
+        if len(self.classes):
+            counts = self.confusion(join, engine)
+            return float(np.trace(counts) / counts.sum())
+        parts, t, through = [np.nan_to_num(part[:, 0]) for part in self.scores_of(join)], join.targets, join.counts()
+        parts[join.tree.label] -= t  # the sum of parts is the error of a row
+        each = [join.weighted(i, part).counts() for i, part in enumerate(parts)]
+        errors = sum(float(many @ part) for counts in each for many, part in zip(counts, parts, strict=True))
+        spread = through[join.tree.label] @ (t - through[join.tree.label] @ t / join.size) ** 2
+        require(bool(spread > 0), "join has one value of the label: R^2 needs two.")
+        return float(1 - errors / spread)
 
     def scores_of(self, join: Join) -> list[np.ndarray]:
         """Return what the kept rows of each table of a join add to their scores, `(n_i, k)` each."""
@@ -287,7 +298,7 @@ def load(path: str | os.PathLike[str]) -> Scorer:
         terms, schema, classes = [Term(**term) for term in found["terms"]], Schema(**found["schema"]), found["classes"]
         intercept = found["intercept"]
         intercept = np.array(intercept, float) if isinstance(intercept, list) else float(intercept)
-        require(len(classes) == max(np.size(intercept), 2), f"it has {len(classes)} classes")
+        require(len(classes) in (0, max(np.size(intercept), 2)), f"it has {len(classes)} classes")
         return Scorer(terms, intercept, np.array(classes, object if len(set(map(type, classes))) > 1 else None), schema)
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise DataError(f"{os.fspath(path)}: no model of a join: {error}") from None

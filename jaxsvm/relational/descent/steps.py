@@ -89,8 +89,7 @@ class Formed:
             for part in parts:
                 X = self.X[part]
                 H = H + X.T @ (X * D[part, None])
-            scale, ridge = 1 / np.sqrt(np.diagonal(H)), RIDGE * d * np.eye(d)  # I may be lost in what is added to it
-            return np.append(scale * np.linalg.solve(H * scale * scale[:, None] + ridge, scale * b[:-1]), 0.0)
+            return solved_densely(H, b)
         X = self.X if isinstance(self.X, csr_array) else csr_array(self.X)
         scale = 1 / np.sqrt(1 + (X * X).T @ D)
         right = X[few] * np.sqrt(D[few])[:, None] * scale
@@ -140,6 +139,12 @@ class Passing:
         """Return the hinges of the rows within reach of the margin, of one pass."""
         parts = [vars(rows.hinges(*at)).values() for rows in self.pieces()]
         return Hinges(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def solved_densely(H: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Solve `H v = b`, whose last entry is 0, `(d + 1,)`."""
+    scale, ridge = 1 / np.sqrt(np.diagonal(H)), RIDGE * len(H) * np.eye(len(H))  # I may be lost in what is added to it
+    return np.append(scale * np.linalg.solve(H * scale * scale[:, None] + ridge, scale * b[:-1]), 0.0)
 
 
 def formed_if_small(join: Any, wanted: bool) -> Formed | None:
@@ -211,6 +216,28 @@ class Counted:
         return Sums(*parts), wide
 
 
+class Squares:
+    """A scaled join whose label is a number t: `C mean (t - beta.x)^2 / 2` by moments, with allowances for rounding."""
+
+    few, n = None, 0
+
+    def __init__(self, join: Any) -> None:
+        t, of = join.targets, copy.copy(join)
+        of.tree = dataclasses.replace(join.tree, y=t)
+        self.moments, self.square = of.moments(), float(join.counts()[join.tree.label] @ t**2 / join.size)
+        self.sizes, terms = np.sqrt(np.diagonal(self.moments.second)), sum(map(len, join.rows))
+        self.rounded = np.finfo(float).eps * (4 + terms**0.5 / 16)  # four times that of a sum
+
+    def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, np.ndarray]:
+        """Return the sums at a point, `(d,)`, and by how much slopes may be off."""
+        S, m, size = self.moments.second, self.moments.label_mean, self.square**0.5 + np.abs(beta) @ self.sizes
+        pull, off, near = C * (m - S @ beta), C / 2 * self.rounded * size**2, np.full(len(REACHES), np.inf)
+        loss = C / 2 * (self.square - float(beta @ m)) - float(beta @ pull) / 2
+        newton = partial(solved_densely, np.eye(len(S)) + C * S)
+        parts: Any = (loss + off, loss - off + float(pull @ beta), np.append(pull, 0.0), newton, near)
+        return Sums(*parts), np.append(C * self.rounded * size * self.sizes, 0.0)
+
+
 @dataclasses.dataclass
 class Descent:
     """Descend by Newton steps, planes and fetched rows, each turn from one evaluation.
@@ -218,7 +245,7 @@ class Descent:
     The lane minimises `F / (2 lam)`: with shares of rows, `|beta|^2 / 2 + unit mean loss`, where `unit = 1 / (2 lam)`.
     """
 
-    rows: Any  # `Formed` or `Counted`
+    rows: Any  # `Formed`, `Counted` or `Squares`
     lane: Lane  # its constant is 0
     unit: float
     tol: float = 0.0  # the relative gap at which to end
@@ -246,7 +273,7 @@ class Descent:
     def certificate(self) -> Certificate:
         """Return the certificate of F."""
         P, D, gap = self.lane.certificate(self.terms, self.C, self.sizes)
-        if not self.lane.best.any():  # every loss is 1, without rounding
+        if not (self.lane.best.any() or isinstance(self.rows, Squares)):  # every loss is 1, without rounding
             P = np.minimum(P, self.unit)
         parts: Any = (P / self.unit, D / self.unit, np.float64(gap))
         return Certificate(*parts)
