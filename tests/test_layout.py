@@ -59,7 +59,7 @@ LINES = {
     "plots": 390,
     "points": 362,
     "problems": 3_108,
-    "relational": 3_435,
+    "relational": 3_433,
     "results": 583,
     "runtime": 1_384,
     "screening": 665,

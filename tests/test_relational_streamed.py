@@ -1,5 +1,6 @@
 """Joins whose tables stay in the database: the same rows, answers and refusals as in memory, in little of it."""
 
+import signal
 import subprocess
 import sys
 
@@ -136,7 +137,7 @@ def test_what_a_streamed_join_cannot_do_is_refused_by_name(monkeypatch):
     for call in (
         lambda: join.moments().size, lambda: join.aggregate([]), lambda: relational.design(join),
         lambda: relational.sample(join, 9, 0), lambda: fit.margins([0]),
-        lambda: relational.fit(join, 1e-2, engine="grid"),
+        lambda: relational.fit(join, 1e-2, engine="grid"), lambda: fit.score(join),
         lambda: relational.fit(join, 1e-2, method="averaged", scale="max"),
         lambda: relational.far_counts(join, np.zeros(join.d)),
     ):  # fmt: skip
@@ -161,6 +162,25 @@ def test_tables_that_change_between_passes_are_noticed(change, told):
     db.execute(change)
     with pytest.raises(InputError, match=told):
         relational.fit(join, 1e-2)
+
+
+def test_ctrl_c_within_a_pass_returns_what_is_certified(monkeypatch):
+    monkeypatch.setattr("jaxsvm.relational.schema.join.ENTRIES_OF_A_PART", 10_000)
+    db, passes = duckdb.connect(), []
+    join = relational.from_database(db, *shop(db), streamed=True)
+    whole = type(join).parts
+
+    def parts(self):
+        passes.append(1)
+        for part in whole(self):
+            if len(passes) == 4:
+                signal.raise_signal(signal.SIGINT)
+            yield part
+
+    monkeypatch.setattr(type(join), "parts", parts)
+    fit = relational.fit(join, 1e-4, tol=1e-12)
+    assert fit.status.name == "INTERRUPTED" and len(passes) == 4
+    assert db.sql("SELECT COUNT(*) FROM shops").fetchall() == [(1000,)]  # whose connection is free again
 
 
 PEAK = """

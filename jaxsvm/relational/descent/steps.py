@@ -113,8 +113,7 @@ class Passing:
     @property
     def few(self) -> Formed | None:
         """Return some of the rows, about evenly spread, to begin with; None if all are few."""
-        most = DESIGNS.rows_fetched(self.d + 1)
-        if self.n <= most:
+        if self.n <= (most := DESIGNS.rows_fetched(self.d + 1)):
             return None
         parts, step = [], self.n // min(most // 4, self.n // DESIGNS.rows_per_start_row)
         for rows in self.pieces():
@@ -131,9 +130,7 @@ class Passing:
             X = rows.dense(few := np.flatnonzero(D))
             total = map(np.add, list(total), found._replace(curvature=X.T @ (X * D[few, None])))
         found = Sums(*total)
-        size, axes = np.linalg.eigh(found.curvature)  # rows of the same Hessian, one for each axis
-        one = Formed(np.sqrt(np.maximum(size, 0))[:, None] * axes.T, np.ones(self.d), np.ones(self.d))
-        return found._replace(curvature=partial(one.solved, np.ones(self.d))), None
+        return found._replace(curvature=partial(solved_densely, np.eye(self.d) + found.curvature)), None
 
     def hinges(self, *at: Any) -> Hinges:
         """Return the hinges of the rows within reach of the margin, of one pass."""
@@ -296,6 +293,7 @@ class Descent:
         else:
             self.start()
         run_passes(self, self.over, self.stop)
+        self.over()  # an evaluation that Ctrl-C ended is none
 
     def solve_by_products(self, rows: Formed) -> None:
         """Begin at the optimum, as far as products with the rows find it: one evaluation, which nothing interrupts."""
