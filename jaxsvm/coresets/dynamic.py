@@ -70,7 +70,7 @@ class DynamicCoreset:
 
     @transfers
     def delete(self, identities: ArrayLike) -> None:
-        """Remove points; insert them again for another label or weight."""
+        """Remove points, all or, if one is unknown, none; insert them again for another label or weight."""
         array = np.atleast_1d(identities)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
             raise InputError(f"identities is {identities!r}: the whole numbers that `insert` returned are needed.")

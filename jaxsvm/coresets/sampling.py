@@ -46,6 +46,9 @@ def sample_size(
             constant is not known, so this is a heuristic.
         queries: N, for N queries that are fixed before the draw (Bernstein's inequality: a proof).
         constant: The constant of the formula for `features`.
+
+    Raises:
+        InputError: If a number is out of its range, or unless exactly one of `features` and `queries` is given.
     """
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         require_positive(name, value)

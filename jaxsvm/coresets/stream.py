@@ -103,7 +103,11 @@ def as_coreset(part: Node, C: float, dtype: Any, info: dict[str, Any]) -> Corese
 
 @transfers
 def join(*parts: Coreset) -> Coreset:
-    """Join coresets of parts of the data, made by `coreset(..., share=)`; the largest of their errors is the error."""
+    """Join coresets of parts of the data, made by `coreset(..., share=)`; the largest of their errors is the error.
+
+    Raises:
+        InputError: If they are not pinned ones by `coreset`, of the same C and d, or their shares add up to over 1.
+    """
     made = [part.info["regulariser"] if "cells" in part.info else "of parts" for part in parts]
     Cs, ds = [part.info["C_data"] * part.info["share"] for part in parts], [part.x.shape[1] for part in parts]
     same = {*made} == {"pinned"} and len({*ds}) == 1 and np.allclose(Cs, Cs[:1], 1e-9, 0)

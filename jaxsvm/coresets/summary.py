@@ -86,6 +86,9 @@ class Coreset:
         Args:
             C: In the data's terms, at most `info["C_data"]` for the guarantee; None: that value.
             bias: As in `hinge_problem`; the error holds with any term added to F that is not negative, as b^2 / 2.
+
+        Raises:
+            InputError: If all points are of one class.
         """
         if len(set(self.y.tolist())) < 2:
             raise InputError(

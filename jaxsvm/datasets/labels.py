@@ -143,6 +143,10 @@ def two_classes(y: ArrayLike, positive: str | float | None = None) -> tuple[np.n
         Signs `(n,)`, float64 in {-1, +1} (problems take them in the dtype of the points), and the classes `(2,)`:
         `classes[0]` is -1 and `classes[1]` is +1. With several other labels than `positive`, the classes are the
         strings `"not 8"` and `"8"`.
+
+    Raises:
+        InputError: If labels are missing, there is one class only, there are more than two without `positive`, or y is
+            traced.
     """
     if not is_concrete(y):
         raise InputError("y is being traced: which classes there are is not known yet; call `two_classes` outside jit.")

@@ -125,6 +125,7 @@ def load(
     Raises:
         DataError: If the file is missing, unreadable, cut short or holds something else: the message names the file,
             the line if there is one, what was found and what to do.
+        InputError: If arguments do not fit, or the package that reads the format is not installed.
     """
     _check_arguments(label, dtype, format, decimal, impute, scale)
     require_part("path", str(path) if isinstance(path, os.PathLike) else path, "__len__", "a file or frame is needed")

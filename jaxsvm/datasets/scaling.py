@@ -70,7 +70,11 @@ class Scaling:
 
     @transfers
     def __call__(self, x: PointsLike) -> Any:
-        """Scale points `(m, d)`; NumPy and SciPy types are kept; dense `x` may be traced."""
+        """Scale points `(m, d)`; NumPy and SciPy types are kept; dense `x` may be traced.
+
+        Raises:
+            InputError: If the number of columns differs, or points are sparse and the offset is not zero.
+        """
         points = _points(x)
         d = self.offset.shape[0]
         if points.shape[1] != d:

@@ -151,7 +151,11 @@ class DesignFit:
 
     @checked
     def decision_function(self, x: PointsLike) -> np.ndarray:
-        """Return decision values, `(m, ...)`, of points with the columns of the rows, dense or sparse, `(m, d)`."""
+        """Return decision values, `(m, ...)`, of points with the columns of the rows, dense or sparse, `(m, d)`.
+
+        Raises:
+            InputError: On points of another width.
+        """
         points: Any = applied(self.features, x) if self.features or isinstance(x, jax.Array) else x
         width = self.coef.shape[-1]
         if np.ndim(points) != 2 or np.shape(points)[1] != width:
@@ -160,7 +164,11 @@ class DesignFit:
         return np.asarray(values).reshape(len(values), *self.coef.shape[:-1])
 
     def predict(self, x: PointsLike) -> np.ndarray:
-        """Return labels of new points, or values of regression: `(m,)`, with an axis more for several C."""
+        """Return labels of new points, or values of regression: `(m,)`, with an axis more for several C.
+
+        Raises:
+            InputError: On points of another width, or with NaN.
+        """
         values = self.decision_function(x)
         unknown = np.isnan(values).reshape(len(values), self.intercept.size).any(axis=1)
         if unknown.any():
@@ -172,7 +180,11 @@ class DesignFit:
         return array_of(self.classes)[values.argmax(axis=-1)]
 
     def unscaled(self) -> DesignFit:
-        """Return the same functions of the columns themselves, for a design with scaled columns (`standardised`)."""
+        """Return the same functions of the columns themselves, for a design with scaled columns (`standardised`).
+
+        Raises:
+            InputError: If features are other functions of the columns.
+        """
         coef, intercept = self.coef, self.intercept
         for scaling in reversed(self.features):
             if not isinstance(scaling, Scaling):
@@ -183,7 +195,11 @@ class DesignFit:
 
     @transfers
     def model(self) -> Model:
-        """Return the decision function of one machine as a model: saved, loaded and exported like others."""
+        """Return the decision function of one machine as a model: saved, loaded and exported like others.
+
+        Raises:
+            InputError: If there are several machines, or more maps than one scaling and one set of features.
+        """
         scaling = self.features[0] if self.features and isinstance(self.features[0], Scaling) else None
         rest = self.features[scaling is not None :]
         if self.coef.ndim != 1 or len(rest) > 1 or any(isinstance(map, Scaling) for map in rest):

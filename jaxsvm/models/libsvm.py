@@ -66,6 +66,9 @@ def model_of(fitted: Any) -> Model:
     Args:
         fitted: A `jaxsvm.Model`; a fitted `SVC`, `NuSVC`, `SVR`, `NuSVR` or `OneClassSVM`, or `SVCPath`, of
             `jaxsvm.estimators` or of scikit-learn; or a pipeline of a `StandardScaler` and one of these.
+
+    Raises:
+        InputError: On anything else, an estimator that is not fitted, and a precomputed or callable kernel.
     """
     if isinstance(fitted, Model):
         if fitted.preparation is not None:
@@ -230,6 +233,9 @@ def to_libsvm(model: Model | BaseEstimator, path: str | os.PathLike[str]) -> Non
             from 0 if those of the training file did. The format cannot hold a scaling: points given to `svm-predict`
             must be scaled as those of the training were. Nor can it hold `break_ties=True`, which a warning says.
         path: The file to write.
+
+    Raises:
+        InputError: If the format cannot hold the model.
     """
     if breaks_ties(model):
         warn("break_ties is True, which LIBSVM's format does not hold: svm-predict gives ties of votes to the first.")

@@ -194,6 +194,9 @@ def predict(*arguments: Any) -> Shaped[np.ndarray | Array, " m"]:
         The model's classes, a NumPy array `(m,)`; for a fit, -1 and +1 as an array of its dtype; for machines class
         codes, integers. 0 counts as positive. Of several classes the votes of their pairs decide, or the largest value
         of one against the rest; regression predicts its values. Under tracing, NaN has the label NaN, or -1.
+
+    Raises:
+        InputError: If the arguments do not fit together, or a decision value is NaN.
     """
     values = decision_function(*arguments)
     if isinstance(arguments[0], Model):

@@ -261,6 +261,9 @@ def as_points(x: Any, dtype: Any = None, name: str = "x") -> Any:
         dtype: Dtype of the result; None keeps float32 and float64, promotes shorter floats to float32, and turns
             integers into the default float. `floating` applies to a given dtype too.
         name: Name of the argument, for messages.
+
+    Raises:
+        InputError: On other shapes, an empty set, NaN or infinity, columns or entries that int32 cannot count.
     """
     dtype = None if dtype is None else floating(dtype)
     if is_sparse(x) and not isinstance(x, CSR) and not hasattr(x, "tocsr"):

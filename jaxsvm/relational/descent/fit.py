@@ -39,7 +39,7 @@ from jaxsvm.relational.descent.steps import (
     Passing,
     Squares,
     against,
-    formed_if_small,
+    all_formed,
 )
 from jaxsvm.relational.gradient.engine import Engine, engine_for, scores
 from jaxsvm.relational.schema.join import Join, Streamed, prepared
@@ -187,7 +187,7 @@ def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed 
     if isinstance(join, Streamed) and method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
         return Passing(join), f"streamed: {join.n:,} rows, which the database forms in each pass, exact"
     if method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
-        rows = formed_if_small(join, wanted=engine == "formed")
+        rows = all_formed(join, wanted=engine == "formed")
         if rows is not None:
             return rows, f"formed: the join has {float(join.size):,.0f} rows, each kept with its features, exact"
     if isinstance(engine, str) and engine == "formed":

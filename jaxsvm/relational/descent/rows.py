@@ -94,7 +94,11 @@ def rows_of(join: Any, most: float) -> Design | None:
 
 @transfers
 def design(join: Join, numbers: bool = False) -> Design:
-    """Return a join, or `fit.join`, which is scaled, as a design matrix, for regression if labels are `numbers`."""
+    """Return a join, or `fit.join`, which is scaled, as a design matrix; for regression if `numbers` are predicted.
+
+    Raises:
+        InputError: On a join of more than `MOST_ROWS` merged rows, too many for vectors with an entry for each.
+    """
     require_part("join", join, "moments", "a `relational.Join` is needed")
     found = rows_of(join, MOST_ROWS)
     if found is None:
@@ -141,6 +145,9 @@ class Scorer:
 
         `tables` has the SQL that stands for a table in FROM, if not what the join was made from. Positive scores are of
         `classes[1]`; several classes have `score_0`, `score_1`, ... `label` names one more column, of predicted labels.
+
+        Raises:
+            InputError: If the label's table has a column of such a name, in capital letters or not.
         """
         schema, constants = self.schema, np.ravel(self.intercept)
         names = [score] if len(constants) == 1 else [f"{score}_{k}" for k in range(len(constants))]
@@ -162,6 +169,9 @@ class Scorer:
 
         Rows are a table (pandas, polars, Arrow, dict of arrays), whose columns have their names in their tables, or are
         called `table.column` if two tables share a name that is no key.
+
+        Raises:
+            InputError: On a feature that is absent, of another kind than in training, or whose column could be another.
         """
         given = opened("rows", rows)
         whole, plain = defaultdict(dict), defaultdict(dict)
@@ -198,7 +208,7 @@ class Scorer:
         return (scores if np.ndim(self.intercept) else scores[:, 0]) + self.intercept
 
     def predict(self, rows: TableLike) -> np.ndarray:
-        """Return the labels, or the numbers, of joined rows, `(m,)`."""
+        """Return the labels, or the numbers, of joined rows, `(m,)`; a row without a number is refused."""
         scores = self.decision_function(rows)
         unknown = np.isnan(scores).reshape(len(scores), -1).any(axis=1)
         if unknown.any():

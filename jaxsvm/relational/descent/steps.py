@@ -144,7 +144,7 @@ def solved_densely(H: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.append(scale * np.linalg.solve(H * scale * scale[:, None] + ridge, scale * b[:-1]), 0.0)
 
 
-def formed_if_small(join: Any, wanted: bool) -> Formed | None:
+def all_formed(join: Any, wanted: bool) -> Formed | None:
     """Return all rows of a join with their features if they fit in memory and are few, or are wanted; else None."""
     tables = sum(len(block.X) for block in join.blocks)
     few = max(MEASURED.formed_rows, MEASURED.formed_ratio * tables)
