@@ -59,7 +59,7 @@ LINES = {
     "plots": 390,
     "points": 365,
     "problems": 3_108,
-    "relational": 3_443,
+    "relational": 3_445,
     "results": 583,
     "runtime": 1_384,
     "screening": 665,

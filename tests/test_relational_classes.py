@@ -279,7 +279,7 @@ def test_numbers_are_predicted_from_the_rows_of_a_join():
     given = tables()
     given["f"]["t"] = (3 * given["f"]["x"] + given["f"]["k"]).round(1)
     join = relational.Join(given, ("f", "t"), {"f": ["x"], "d": ["z"]}, weights={"d": "v"})
-    rows = relational.design(join, numbers=True)
+    rows = relational.design(join, regression=True)
     assert rows.classes is None and sorted(set(rows.y)) == sorted({*join.classes.tolist()})
     fit = jaxsvm.designs.fit(rows, C=1.0, loss="epsilon_insensitive", epsilon=0.1, bias="none", tol=1e-6)
     w, x = fit.coef, np.asarray(rows.x)
@@ -294,9 +294,9 @@ def test_numbers_are_predicted_from_the_rows_of_a_join():
     of_texts = relational.Join(given, ("f", "y"), {"f": ["x"], "d": ["z"]})
     many = relational.Join({"f": {"x": np.arange(1200.0), "t": np.arange(1200.0)}}, ("f", "t"))
     held = join.hold_out(0.5, 0)[1]  # numbers that come once are on one side
-    assert relational.design(held, numbers=True).weight.sum() == held.size
+    assert relational.design(held, regression=True).weight.sum() == held.size
     for match, call in (
-        ("label has .*'no', 'yes'.*: numbers are needed", lambda: relational.design(of_texts, numbers=True)),
+        ("label has .*'no', 'yes'.*: numbers are needed", lambda: relational.design(of_texts, regression=True)),
         ("label has 1200 values, above 1000: .*squared_error", lambda: relational.fit(many, 0.1)),
     ):
         with pytest.raises(InputError, match=match):

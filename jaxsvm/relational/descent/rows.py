@@ -93,8 +93,8 @@ def rows_of(join: Any, most: float) -> Design | None:
 
 
 @transfers
-def design(join: Join, numbers: bool = False) -> Design:
-    """Return a join, or `fit.join`, which is scaled, as a design matrix; for regression if `numbers` are predicted.
+def design(join: Join, regression: bool = False) -> Design:
+    """Return a join, or `fit.join`, which is scaled, as a design matrix; of `regression` labels are numbers.
 
     Raises:
         InputError: On a join of more than `MOST_ROWS` merged rows, too many for vectors with an entry for each.
@@ -103,7 +103,9 @@ def design(join: Join, numbers: bool = False) -> Design:
     found = rows_of(join, MOST_ROWS)
     if found is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
-    return dataclasses.replace(found, y=join.targets[found.place[join.tree.label]], classes=None) if numbers else found
+    if not regression:
+        return found
+    return dataclasses.replace(found, y=join.targets[found.place[join.tree.label]], classes=None)
 
 
 @transfers
