@@ -250,6 +250,31 @@ def test_a_soft_ball_is_that_of_points_with_coordinates_of_their_own(given, C):
     np.testing.assert_allclose(problem.columns(index), problem.block(index, jnp.arange(23)), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("kernel", [RBF(1.0), Precomputed()])
+def test_the_soft_ball_of_one_point_is_a_point_though_its_square_is_rounded(kernel):
+    """In float32 `1 + 1 / C` is rounded, which float64 took for a negative squared radius."""
+    x = np.array([[1.0, 0.5], [0.5, 1.0]], np.float32)
+    for C in (3.0, 100.0, 1e8):
+        problem = jaxsvm.meb_problem(jaxsvm.gram(kernel, x), sample_weight=np.array([1.0, 0.0]), C=C)
+        fit = solved(problem, 1e-3)
+        assert fit.certificate.primal == fit.certificate.dual == 0
+    same = jaxsvm.gram(kernel, np.ones((2, 2), np.float32))
+    P, D, _ = jaxsvm.fit(jaxsvm.meb_problem(same, C=1e8), FrankWolfe(tol=1e-3)).certificate
+    assert D <= 5e-9 <= P < 1e-5
+
+
+@pytest.mark.parametrize("C", [None, 0.3])
+def test_a_ball_on_another_operator_keeps_its_points_and_its_c(C):
+    x, weight = cloud(np.float64, 0.0), (np.arange(30) > 3).astype(float)
+    there = jaxsvm.gram(RBF(2.0), x)
+    moved = jaxsvm.meb_problem(jaxsvm.gram(RBF(0.5), x), sample_weight=weight, C=C).on(there)
+    want = jaxsvm.meb_problem(there, sample_weight=weight, C=C)
+    assert (moved.mask == want.mask).all() and moved.mask.dtype == bool and moved.ridge == want.ridge
+    np.testing.assert_array_equal(solved(moved, 1e-6).alpha, solved(want, 1e-6).alpha)
+    code = jax.jit(lambda C: jaxsvm.fit(jaxsvm.meb_problem(there, C=C).on(there)).status.code)(0.0)
+    assert int(code) == jaxsvm.Status.INFEASIBLE
+
+
 def test_a_soft_ball_has_a_derivative_in_c_and_refuses_what_is_none():
     x = cloud(np.float64, 0.0)
     gram = jaxsvm.gram(RBF(0.5), x)

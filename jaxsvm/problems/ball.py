@@ -104,8 +104,7 @@ class BallProblem(SimplexForm):
         return dataclasses.replace(self, mask=mask, coincide=coincide, feasible=self.feasible & feasible & mask.any())
 
     def on(self, gram: Gram) -> Self:
-        mask = None if self.mask is None else self.mask.astype(self.dtype)
-        return cast(Self, _ball_of(gram, mask, jnp.asarray(True), self.ridge))
+        return cast(Self, _ball_of(gram, self.mask, self.feasible, self.ridge))
 
     def column(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         return (self.points.row(i) - (self.squares + self.squares[i]) / 2).at[i].add(self.ridge)
@@ -190,7 +189,9 @@ class BallProblem(SimplexForm):
 
     def indefinite(self, R: Float[Array, ""], /) -> Bool[Array, ""]:
         """Return whether the squared radius `-R` is negative by more than rounding."""
-        return CURVATURE_ROUNDINGS * jnp.finfo(R.dtype).eps * jnp.abs(self.squares).max() < R
+        rounded = jnp.abs(self.points.diag() + self.ridge - self.squares)  # of a soft ball, in a narrower dtype than R
+        off = CURVATURE_ROUNDINGS * jnp.finfo(R.dtype).eps * jnp.abs(self.squares) + rounded
+        return _present(off, self.mask).max() < R
 
 
 @transfers
