@@ -88,7 +88,9 @@ def test_random_schemas_of_several_classes_score_as_sql_or_are_refused_by_name(s
     random_joins.Names(lambda query: db.execute(query).fetchall(), read, "main", seed, labels).judged()
 
 
-@pytest.mark.parametrize("labels", [("x", "it's", 'q"'), (1, 2, 3), (0.5, 1.25, 2.0), (False, True)])
+@pytest.mark.parametrize(
+    "labels", [("x", "it's", 'q"'), (1, 2, 3), (0.5, 1.25, 2.0), (-np.inf, 0.5, np.inf), (False, True)]
+)
 def test_labels_of_the_query_and_of_a_file_keep_their_types(tmp_path, labels):
     given = tables(labels)
     given["f"]["x"][:9] = np.nan
@@ -238,6 +240,15 @@ def test_held_out_rows_of_a_table_and_the_rest_are_the_whole(table, labels):
     fits = relational.fit_path(rest, [0.001, 0.1])
     assert [fit.lam for fit in fits] == [0.001, 0.1] and all(0 <= fit.score(held) <= 1 for fit in fits)
     assert join.size == pytest.approx(rest.size + held.size) and join.hold_out(0.3, 1, table)[1].size == held.size
+
+
+def test_held_out_rows_are_no_part_of_a_scale():
+    given = {"f": {"x": np.append(np.arange(19.0) / 19, 50.0), "y": (np.arange(20) < 2).astype(int)}}
+    join = relational.Join(given, ("f", "y"))
+    parts = [join.hold_out(0.1, key) for key in range(40)]
+    rest = next(rest for rest, held in parts if held.counts()[0][join.blocks[0].X[:, 0] == 50.0] > 0)
+    fit = relational.fit(rest, 0.1, scale="max", method="paper", engine="merge", tol=0.5)
+    assert fit.status == jaxsvm.Status.CONVERGED
 
 
 @pytest.mark.parametrize("m", [1, 2, 3])

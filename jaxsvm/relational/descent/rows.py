@@ -358,4 +358,6 @@ ALIKE = {"number": NUMBERS, "text": ("text", "uuid"), "uuid": ("text", "uuid")}
 def _number(value: Any) -> str:
     """Write a double as SQL; a literal without an exponent would be a decimal."""
     text = repr(float(value))
+    if not np.isfinite(value):  # a label
+        return f"CAST('{text}' AS {DOUBLE})"
     return f"({text})" if "e" in text else f"({text}e0)"
