@@ -322,3 +322,19 @@ def test_optional_tables_hide_no_cycle_and_need_their_keys_in_one_table():
     chain = {name: arrow(of) for name, of in (required | apart).items() if name != "t"}
     with pytest.raises(jaxsvm.InputError, match="o joins by a, c, which no table before it has all of"):
         relational.Join(chain, ("r", "y"), **options)
+
+
+@pytest.mark.parametrize(("engine", "seed"), [("formed", 3), ("merge", 7)])
+@pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
+def test_certificates_allow_for_the_rounding_of_scores_that_cancel(engine, seed):
+    """Features of 1e8 whose sum is of size 1: F at the fit's point, in long double, is no larger than P."""
+    rng = np.random.default_rng(seed)
+    offset = rng.normal(size=4) * 10.0 ** rng.integers(4, 9)
+    k, y = rng.integers(0, 4, 30), np.where(rng.random(30) < 0.5, 1, -1)
+    x = offset[k] + y + 0.3 * rng.normal(size=30)
+    join = relational.Join({"f": {"k": k, "x": x, "y": y}, "d": {"k": np.arange(4), "z": -offset}}, ("f", "y"))
+    fit = relational.fit(join, 1e-3, engine=engine, tol=1e-9, max_steps=40, intercept=False)
+    rows, beta = relational.design(fit.join), fit.beta.astype(np.longdouble)
+    hinge = np.maximum(1 - rows.y * (rows.x.astype(np.longdouble) @ beta), 0)
+    F = np.average(hinge, weights=rows.weight.astype(np.longdouble)) + np.longdouble(1e-3) * beta @ beta
+    assert float(fit.certificate.dual) <= F <= float(fit.certificate.primal)

@@ -150,7 +150,7 @@ def fit(
         raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
     mean = method == "averaged"
     paper: Any = partial(PaperDescent, eps=0.0 if mean else eps, delta=delta or 0.0, mean=mean)
-    squares = np.append(scaled.means(lambda X: X * X), [0.0, 1.0])
+    squares = np.append(scaled.means(lambda X: X * X), [1.0, 1.0])
     fits = []
     with watching() as stop:
         for one in joins:
