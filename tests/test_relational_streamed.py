@@ -204,3 +204,15 @@ def test_twenty_million_rows_fit_in_512_mib(tmp_path):
     command = [sys.executable, "-c", PEAK, str(tmp_path / "large.duckdb")]
     status, engine, used = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-3:]
     assert (status, engine) == ("CONVERGED", "streamed") and float(used) < 512
+
+
+def test_what_needs_the_tables_is_refused_by_name():
+    db = duckdb.connect()
+    db.sql("CREATE TABLE f AS SELECT i % 5 AS k, (i % 7) / 7 AS x, i % 2 = 0 AS y FROM range(70) AS t(i)")
+    db.sql("CREATE TABLE d AS SELECT i AS k, i * 0.1 AS z FROM range(5) AS t(i)")
+    join = relational.from_database(db, ["f", "d"], label=("f", "y"), streamed=True)
+    for options in ({"method": "paper", "scale": "max"}, {"engine": "grid"}, {"engine": "sketch"}):
+        with pytest.raises(InputError, match="join is streamed from the database"):
+            relational.fit(join, 0.01, **options)
+    with pytest.raises(InputError, match="join is streamed from the database|numbers are needed"):
+        relational.fit(join, 0.01, loss="squared_error")

@@ -135,8 +135,10 @@ def fit(
     started, eps = time.monotonic(), eps if delta is None else min(delta / 8, alpha)
     scaled = prepared(join, scale, intercept, class_weight)
     lam = float(lam if C is None else 1 / (2 * float(C) * float(scaled.size)))  # pyright: ignore
-    live = zip(scaled.blocks, scaled.counts(), strict=True)  # rows held out may be larger
-    if method != "bundle" and any(np.abs(block.X[out > 0]).max(initial=0) > 1 for block, out in live):
+    sizes = (
+        [] if method == "bundle" else scaled.over(lambda _, block, v: np.abs(block.X[v > 0]).max(initial=0), np.maximum)
+    )
+    if max(sizes, default=0) > 1:
         raise InputError(f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
     labels, least = len(scaled.classes), min(np.bincount(scaled.codes, scaled.counts()[scaled.tree.label]))
     several = labels > 2 and not numeric
