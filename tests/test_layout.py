@@ -59,7 +59,7 @@ LINES = {
     "plots": 390,
     "points": 365,
     "problems": 3_109,
-    "relational": 3_448,
+    "relational": 3_453,
     "results": 583,
     "runtime": 1_384,
     "screening": 665,

@@ -135,11 +135,8 @@ def fit(
     started, eps = time.monotonic(), eps if delta is None else min(delta / 8, alpha)
     scaled = prepared(join, scale, intercept, class_weight)
     lam = float(lam if C is None else 1 / (2 * float(C) * float(scaled.size)))  # pyright: ignore
-    sizes = (
-        [] if method == "bundle" else scaled.over(lambda _, block, v: np.abs(block.X[v > 0]).max(initial=0), np.maximum)
-    )
-    if max(sizes, default=0) > 1:
-        raise InputError(f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
+    if method != "bundle":
+        _require_small(scaled, scale, method)
     labels, least = len(scaled.classes), min(np.bincount(scaled.codes, scaled.counts()[scaled.tree.label]))
     several = labels > 2 and not numeric
     require(numeric or least > 0, "join has no rows of one of its labels: hold out other ones, or fewer.")
@@ -183,6 +180,12 @@ def together(fits: list[RelationalFit], join: Join) -> RelationalFit:
         steps=sum(fitted.steps for fitted in fits), history=np.concatenate([fitted.history for fitted in fits]),
         descent=[fitted.descent for fitted in fits], classes=join.classes, join=join, machines=tuple(fits),
     )  # fmt: skip
+
+
+def _require_small(join: Join, scale: str, method: str) -> None:
+    sizes = join.over(lambda _, block, v: np.abs(block.X[v > 0]).max(initial=0), np.maximum)
+    if max(sizes) > 1:
+        raise InputError(f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
 
 
 def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed | Counted | Passing, str]:
