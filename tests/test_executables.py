@@ -64,12 +64,12 @@ def ended(process):
 
 def test_the_next_process_compiles_nothing_of_ours_and_a_damaged_file_is_replaced(tmp_path):
     first, second = started(tmp_path), started(tmp_path)  # on an empty directory, both at once
-    (many, found, _), (_, same, of_jax) = ended(first), ended(second)
+    (many, found, _), (more, same, of_jax) = ended(first), ended(second)  # each may find what the other stored
     assert found == same and found[0] == "CONVERGED" and of_jax is None
     files = list(tmp_path.rglob("*.program"))
     assert files and not list(tmp_path.rglob(".jaxsvm-*"))
     few, again, _ = ended(started(tmp_path))
-    assert again == found and few + 2 < many, (few, many)
+    assert again == found and 2 * few + 2 < many + more, (few, many, more)
     for file in files:
         file.write_bytes(file.read_bytes()[:100])
     _, again, _ = ended(started(tmp_path))
