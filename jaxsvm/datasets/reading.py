@@ -55,7 +55,7 @@ class Dataset:
     """Points and labels as a file holds them.
 
     Attributes:
-        x: Points `(n, d)`: a float NumPy array, or a SciPy CSR array (svmlight).
+        x: Points `(n, d)`, prepared and scaled already: a float NumPy array, or a SciPy CSR array (svmlight).
         y: Labels `(n,)` as they are in the file: integers, floats, booleans or strings; `two_classes` makes signs. None
             if the points have no labels.
         feature_names: The `d` column names, or None if the file has none.
