@@ -363,7 +363,7 @@ def spurious(run):
         for label, (data, C) in list(sets.items())[: 1 if run.quick else 3]:
             problem = svm(data.some(800) if run.quick else data, C, store=True)
             truth = np.asarray(jaxsvm.fit(problem, Newton(tol=1e-10)).alpha) > 1e-12
-            for name, gap in ((name, gap) for name in ("FW", "MFW", "CVM") for gap in gaps):
+            for name, gap in ((name, gap) for name in ("FW", "MFW", "CVM")[: 3 - run.quick] for gap in gaps):
                 fit = certain(problem, method(name, tol=gap, max_steps=150_000, check_every=50))[0]
                 a = np.asarray(fit.alpha)
                 outside = (a > 0) & ~truth
@@ -575,7 +575,7 @@ def polynomial(run):
 
 def classes(run):
     """E15, several classes: one-versus-one against the rest, and CVM against MFW on the pairs."""
-    rows, spent, pairs = {}, {}, 2 if run.quick else 10
+    rows, spent = {}, {}
     smooth = partial(gaussian_filter, sigma=(0, 0.75, 0.75), mode="constant", cval=-1)
     for label in ("pendigits",) if run.quick else ("pendigits", "usps"):
         data = load(label).some(600 if run.quick else 10**6)
@@ -590,14 +590,16 @@ def classes(run):
             rows[f"{label} {how}"] = (float(right.mean()), seconds)
     held = rows["pendigits pairs"][0] > rows["pendigits rest"][0] - (0.02 if run.quick else 0)
     run.check("51", held, f"C = 16, gap .01: {listed(rows, '{:.2%} in {:.1f} s')}; paper's CVM 98.35, 95.63 (pairs)")
+    if run.quick:  # what follows compares seconds
+        return rows
     data = load("pendigits")
-    for a, b in list(combinations(range(10), 2))[:pairs]:
+    for a, b in list(combinations(range(10), 2))[:10]:
         kept = np.flatnonzero(np.isin(data.y, (a, b)))[:1400]
         problem = svm(data._replace(x=data.x[kept], y=np.where(data.y[kept] == a, 1, -1)), 16.0, store=True)
         for name in ("MFW", "CVM", "smo"):
             spent[name] = spent.get(name, 0) + certain(problem, method(name, max_steps=100_000, **PAPER))[1]
-    told = f"{pairs} pairs of pendigits, C = 16, to the paper's rule: {listed(spent, '{:.2f} s')}"
-    run.check("50", run.quick or spent["CVM"] < spent["MFW"], told)
+    told = f"10 pairs of pendigits, C = 16, to the paper's rule: {listed(spent, '{:.2f} s')}"
+    run.check("50", spent["CVM"] < spent["MFW"], told)
     return rows, spent
 
 

@@ -1,7 +1,7 @@
 """What the programs of the five papers share: sets, CPU seconds, counted kernel values, tables, verdicts.
 
     python benchmarks/papers/NAME.py [PART ...]    run these experiments, or all; keep results/papers/NAME.json
-    python benchmarks/papers/NAME.py --quick       small sizes, nothing kept
+    python benchmarks/papers/NAME.py --quick       small sizes, compiled without most optimisations; nothing kept
     python benchmarks/papers/NAME.py --table       the claims in Markdown, from what is kept: the table of the page
 
 A program ends in `Paper(name, claims).main(part, ...)`. Claims are `{number: (what the paper says, the verdict of
@@ -163,6 +163,7 @@ class Paper:
         parser.add_argument("--table", action="store_true", help="print the claims from what is kept")
         options, file = parser.parse_args(), RESULTS / f"{self.name}.json"
         self.quick = options.quick
+        jax.config.update("jax_disable_most_optimizations", self.quick)  # compiling is most of what a small run costs
         warnings.simplefilter("ignore", jaxsvm.ConvergenceWarning)  # statuses and gaps stand in what is found
         if file.exists() and not self.quick:
             self.kept = json.loads(file.read_text())
