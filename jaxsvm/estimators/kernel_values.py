@@ -21,8 +21,7 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from jaxsvm.errors import InputError, of_a_user
-from jaxsvm.gram import build
-from jaxsvm.gram import measured as gram
+from jaxsvm.gram import build, measured
 from jaxsvm.gram.operators import DenseGram, TiledGram
 from jaxsvm.kernels import RBF, Kernel, Linear, Precomputed
 from jaxsvm.kernels.distances import LARGEST_EXPANDED_SQUARE, NEAR, furthest
@@ -50,7 +49,7 @@ class Measured:
 
 
 MEASURED = Measured()
-VALUES_PER_BLOCK = gram.MEASURED.bytes_per_block // 8
+VALUES_PER_BLOCK = measured.MEASURED.bytes_per_block // 8
 FLOAT32_ERROR = 2.0**-21
 """Bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)` (half of it was measured)."""
 ERROR_A_WIDTH = 2.0**-24  # what rounding a point to float32 adds to it for each width that the point lies from the mean
@@ -233,11 +232,7 @@ class Samples(NamedTuple):
     reach: float = 0.0  # how far the points lie from the origin in widths of the kernel; 0 of a kernel without one
     exact: Any = None  # the points as they were passed, if x or K were computed from them in float32
     definite: bool = False  # whether the kernel matrix is known to be positive semidefinite
-
-    @property
-    def float32_error(self) -> float:
-        """Return a bound of the float32 error of a kernel value, in units of the largest `k(x_i, x_i)`."""
-        return FLOAT32_ERROR + ERROR_A_WIDTH * self.reach
+    float32_error: float = 0.0  # a bound of the float32 error of a kernel value, if there are exact points
 
     @property
     def largest(self) -> float:
@@ -251,7 +246,9 @@ class Samples(NamedTuple):
             squares = np.einsum("ij,ij->i", x, x) if kernel.stationary else None
             x, shift, squares = jax.device_put((x, np.zeros(x.shape[1], x.dtype), squares))
             near = isinstance(kernel, RBF) and self.reach <= NEAR
-            return TiledGram(kernel, x, shift, min(gram.MEASURED.rows_per_tile, size), np.dtype(x.dtype), squares, near)
+            return TiledGram(
+                kernel, x, shift, min(measured.MEASURED.rows_per_tile, size), np.dtype(x.dtype), squares, near
+            )
         if self.K is None:
             x = self.points(parts)
             return self._replace(K=self.values.between(x, x)).operator((slice(0, x.shape[0]),), size)
@@ -336,4 +333,6 @@ def _held(values: KernelValues, X: Any, tol: float, alone: bool) -> Samples:  # 
     x = (X - shift).astype(np.float32 if narrow else np.float64)
     by_rows = alone and definite and n > LOOP.samples_at_once or 8 * n * n > SIZES.bytes_held
     K = None if by_rows else values.between(x, x)
-    return Samples(values, x, K, reach, X if narrow else None, definite)
+    data = Samples(values, x, K, reach, X if narrow else None, definite)
+    with jax.enable_x64(True):
+        return data._replace(float32_error=narrow * (FLOAT32_ERROR + ERROR_A_WIDTH * reach) * data.largest)

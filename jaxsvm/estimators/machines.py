@@ -163,7 +163,7 @@ def _certified_in_double(
 
 def _with_rounding(data: Samples, solved: Solved, tol: float) -> Solved:
     primal, dual, _ = solved.certificate
-    off = data.float32_error * data.largest * float(np.abs(solved.dual_coef).sum()) ** 2
+    off = data.float32_error * float(np.abs(solved.dual_coef).sum()) ** 2
     primal, dual = primal + 1.5 * off, dual - off / 2
     certificate = judged(primal, dual, primal - dual, np.abs(dual), rounding=0.0)
     return solved._replace(certificate=certificate).judged(tol, definite=True)

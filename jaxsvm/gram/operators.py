@@ -173,8 +173,8 @@ class TiledGram(Gram):
         if isinstance(self.x, Rows) or not may_be_padded(self.x):
             return None
         tile = MEASURED.rows_per_tile if self.tile == self.n else self.tile
-        squares = None if self.squares is None else lengthened(self.squares, size)
-        return dataclasses.replace(self, x=lengthened(self.x, size), squares=squares, tile=min(tile, size))
+        parts = lengthened({"x": self.x, "squares": self.squares}, size)
+        return dataclasses.replace(self, **parts, tile=min(tile, size))
 
     def row(self, i: Int[Array, ""]) -> Float[Array, " n"]:
         return self.rows(jnp.asarray(i)[None])[0]
@@ -424,8 +424,8 @@ def _both_halves(tiled: TiledGram) -> Float[Array, "n n"]:
 
 def part_of(gram: Gram, K: Float[Array, "m m"]) -> DenseGram:
     """Return the operator of kernel values `(m, m)` between some of the points of another operator."""
-    places = np.arange(K.shape[0], dtype=np.int32)
-    return DenseGram(Precomputed(), on_device(places), on_device(np.zeros((0,), K.dtype)), K, vouched=gram.definite)
+    places, none = on_device((np.arange(K.shape[0], dtype=np.int32), np.zeros((0,), K.dtype)))
+    return DenseGram(Precomputed(), places, none, K, vouched=gram.definite)
 
 
 def among(gram: Gram, samples: Int[Array, " m"]) -> Gram:

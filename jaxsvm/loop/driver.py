@@ -246,7 +246,7 @@ def _small_fit(problem: Problem, solver: Solver, stop: Interruption) -> Fit | No
     padded, n = ready(problem, solver, lambda: stop.seen), problem.n
     fits = small_chains(padded, np.asarray(padded.weights)[None], np.asarray(padded.C)[None], float(solver.tol), stop)
     known = fits is not None and int(fits.status.code[0, 0]) == Status.CONVERGED
-    return trimmed(jax.tree.map(lambda leaf: on_device(leaf[0, 0]), fits), n) if known else None
+    return on_device(trimmed(jax.tree.map(lambda leaf: leaf[0, 0], fits), n)) if known else None
 
 
 @Program

@@ -326,20 +326,20 @@ def ready_together(
         name, stores = problem.operator, solver.stores(problem)
         pads = (pad and solver.traits.pads) or isinstance(problem.gram, SpreadGram)
         key = (id(getattr(problem, name)), pads, stores)
-        if key not in prepared:
+        if key in prepared:
+            is_longer, gram = prepared[key]
+            longer = padded(problem, gram) if is_longer else problem
+        else:
             longer = padded(problem) if pads else problem
             gram = getattr(longer, name)
             if stores and until is not None and problem.n >= MEASURED.samples_of_a_long_product:
                 gram = unless(until, with_values, gram) or gram
             elif stores:
                 gram = with_values(gram)
-            prepared[key] = (longer is not problem, gram.with_squares())
-        is_longer, gram = prepared[key]
-        if is_longer:
-            result.append(padded(problem, gram))
-        else:
-            same = gram is getattr(problem, name)
-            result.append(problem if same else dataclasses.replace(problem, **{name: gram}))
+            gram = gram.with_squares()
+            prepared[key] = (longer is not problem, gram)
+        same = gram is getattr(longer, name)
+        result.append(longer if same else dataclasses.replace(longer, **{name: gram}))
     return result
 
 
@@ -350,8 +350,8 @@ def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
         return Origin.of(problem) if solver.traits.knows_origin else None
     if isinstance(init, Fit) and solver.traits.resumes and np.shape(init.alpha) == (n,):
         if size != n:
-            parts = {name: lengthened(getattr(init, name), size, 0) for name in ("alpha", "dual_coef")}
-            init = dataclasses.replace(init, **parts)
+            parts = {name: getattr(init, name) for name in ("alpha", "dual_coef")}
+            init = dataclasses.replace(init, **lengthened(parts, size, 0))
         return Resumed.of(init, problem.y, solver)
     init = init.alpha if isinstance(init, Fit) else init
     if n == size:
@@ -360,7 +360,7 @@ def start_of(init: Any, problem: Problem, solver: Solver, n: int) -> Any:
     require(shape == (n,), f"init has weights of shape {shape}: ({n},) is needed.")
     if not isinstance(init, Start):
         return lengthened(init, size, 0)
-    point, margins = (lengthened(part, size, 0) for part in (init.point, init.margins))
+    point, margins = lengthened((init.point, init.margins), size, 0)
     return Start(point, margins, init.R, padded(init.problem))
 
 

@@ -1,9 +1,8 @@
 """Solve a small hinge at all values of C by one program, and its certificates by another.
 
-The drivers check a fit several times a second and may change its solver. For 325 problems of some hundred samples each
-that takes longer than the problems. So a solve is one program, which several threads call (`solve_many`); a long one
-calls again and again, since Ctrl-C is seen between calls only. A chain over C (`small_chains`) works in float64 on
-kernel values as they come, and ends when the relative gap is at most `tol`. Where it is not, the driver continues.
+The drivers check a fit several times a second and may change its solver: for 325 problems of some hundred samples each
+that takes longer than the problems. So a solve is one program, which threads call (`solve_many`), again and again if it
+is long: Ctrl-C is seen between calls. A chain over C (`small_chains`) works in float64 until the gap is `tol`.
 """
 
 import concurrent.futures
@@ -17,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array
 
-from jaxsvm.gram.operators import DenseGram, part_of, values_between
+from jaxsvm.gram.operators import DenseGram, Gram, part_of, values_between
 from jaxsvm.loop.interruption import Interruption, result_of, with_settings, workers
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.numerics.precision import in_double, widened
@@ -25,6 +24,7 @@ from jaxsvm.numerics.sizes import padded_size
 from jaxsvm.problems.box import BoxProblem
 from jaxsvm.results.fit import Answer, Counters, Fit, Status, StatusCode, bit_of, limbs_of
 from jaxsvm.results.judge import concluded, in_dtype
+from jaxsvm.runtime.arrays import on_device, zero_filled
 from jaxsvm.runtime.loops import in_rounds
 from jaxsvm.runtime.programs import Program, compiled_ahead
 from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
@@ -62,47 +62,50 @@ def small_chains(problem: BoxProblem, weights: np.ndarray, Cs: np.ndarray, tol: 
     are those after Ctrl-C. None if the problem is not for it (`_small_machine`), or nothing was solved.
     """
     weights = np.asarray(weights, problem.dtype)
-    machines = [machine for weight in weights if (machine := _small_machine(problem, weight)) is not None]
-    if len(machines) < len(weights):
+    rows = np.flatnonzero((weights > 0).any(axis=0))
+    machine = _small_machine(problem, weights, rows)
+    if machine is None:
         return None
-    order, n, pieces = np.argsort(Cs, kind="stable"), problem.n, -(-len(Cs) // VALUES_OF_A_PIECE)
+    order, pieces, m = np.argsort(Cs, kind="stable"), -(-len(Cs) // VALUES_OF_A_PIECE), len(weights)
     size = -(-len(Cs) // (2 * pieces)) * 2 if len(Cs) > 1 else 1  # even: similar numbers of values share programs
     values = np.pad(np.asarray(Cs, np.float64)[order], (0, -len(order) % size), mode="edge")
-    zeros = [np.zeros(machine.n) for machine in machines]
-    nothing = [(np.zeros((size, len(zero))), np.ones(size), np.zeros(size, np.int32)) for zero in zeros]
-    points, solved = [(zero, zero, values[0], np.asarray(False)) for zero in zeros], []
+    shares, zero = zero_filled(weights[:, rows].T.astype(float), machine.n).T, np.zeros(machine.n)
+    nothing = np.zeros((size, machine.n)), np.ones(size), np.zeros(size), np.zeros(size, np.int32)
+    no, solved = np.asarray(False), []
+    points = [(zero, zero, values[0], (np.float64(1), np.float64(0), no), no) for _ in weights]
     goal = np.float64((1.0 if problem.dtype == np.float64 else 0.8) * tol)  # answers in float32 are rounded
-    spare = 1 + 64 * float(jnp.finfo(problem.dtype).eps)  # products of a point that is made longer are rounded again
+    spare = 1 + 64 * np.float64(jnp.finfo(problem.dtype).eps)  # products of what is made longer are rounded again
+    each = MEASURED.steps_per_sample if size > 1 else MOST_STEPS_A_SAMPLE
+    bounds = values[-1], goal, np.int32(min(each * machine.n, MOST_STEPS_OF_A_VALUE)), spare
 
     def solve(m: int) -> Any:
         if stop.seen:
-            return nothing[m]
-        each = MEASURED.steps_per_sample if size > 1 else MOST_STEPS_A_SAMPLE
-        bounds = values[-1], goal, np.int32(min(each * machines[m].n, MOST_STEPS_OF_A_VALUE))
-        points[m], found = _chain(machines[m], piece, points[m], bounds)
+            return nothing
+        points[m], found = _chain(machine, shares[m], piece, points[m], bounds)
         return jax.tree.map(np.asarray, found)
 
     def certifying(Cs: np.ndarray, found: Sequence[Any]) -> tuple[Any, ...]:
         """Return the arguments of `_certified`: as many rows as there are weights and values."""
-        wanted, at = np.zeros((len(weights), size, 2, n), problem.dtype), Cs.astype(problem.dtype)
-        for each, weight, (coef, length, _) in zip(wanted, weights, found, strict=True):
-            here = weight > 0
-            a = np.minimum(np.abs(coef[:, : here.sum()]), at[:, None] * weight[here])
-            each[:, 0, here], each[:, 1, here] = np.where(length == 1, 1, spare * length)[:, None] * a, a
-        read = [len(zero) ** 2 * (not solved and not k) for zero in zeros for k in range(size)]
-        rows = np.repeat(weights, size, axis=0), np.tile(at, len(weights))
-        work = np.concatenate([steps for *_, steps in found]), limbs_of(read)
-        return problem, *rows, wanted.reshape(-1, 2, n), work, np.asarray(tol)
+        wanted, at = np.zeros((m, size, 2, problem.n), problem.dtype), Cs.astype(problem.dtype)
+        for each, weight, (coef, length, *_) in zip(wanted, weights, found, strict=True):
+            a = np.minimum(np.abs(coef[:, : len(rows)]), at[:, None] * weight[rows])
+            each[:, 0, rows], each[:, 1, rows] = length[:, None] * a, a
+        read = [machine.n**2 * (not solved and not k) for k in range(m * size)]  # values serve all weights
+        biases, steps = (np.concatenate(parts) for parts in list(zip(*found, strict=True))[2:])
+        parts, work = (np.repeat(weights, size, axis=0), np.tile(at, m), biases), (steps, limbs_of(read))
+        return problem, *parts, wanted.reshape(-1, 2, problem.n), work, np.asarray(tol)
 
-    wait = compiled_ahead(lambda: [(_certified, *certifying(values[:size], nothing))], problem, weights, values[:size])
+    wait = compiled_ahead(
+        lambda: [(_certified, *certifying(values[:size], m * [nothing]))], problem, weights, values[:size]
+    )
     for piece in values.reshape(-1, size):
         if stop.seen:
             break
         with jax.enable_x64(True):
-            found = solve_many(solve, range(len(weights)), lambda m: len(zeros[m]))
+            found = solve_many(solve, range(m), lambda _: machine.n)
         wait()
         fits = _certified(*certifying(piece, found))
-        solved.append(jax.tree.map(lambda leaf: np.asarray(leaf).reshape(len(weights), size, *leaf.shape[1:]), fits))
+        solved.append(jax.tree.map(lambda leaf: np.asarray(leaf).reshape(m, size, *leaf.shape[1:]), fits))
     if not solved:
         return None
     done, places = size * len(solved), np.argsort(order)
@@ -111,74 +114,80 @@ def small_chains(problem: BoxProblem, weights: np.ndarray, Cs: np.ndarray, tol: 
     return dataclasses.replace(fits, status=StatusCode(codes))
 
 
-def _small_machine(problem: BoxProblem, weight: np.ndarray) -> BoxProblem | None:
-    """Return a hinge problem on its samples of positive weight, at C = 1, stored and padded, in float64.
+def _small_machine(problem: BoxProblem, weights: np.ndarray, rows: np.ndarray) -> BoxProblem | None:
+    """Return a hinge problem at C = 1 on stored values of the samples `rows`, which have a weight, padded, in float64.
 
     None of many samples, a kernel that may be indefinite or has features, an equality other than that of a hinge.
     """
-    rows, box = np.flatnonzero(weight), problem
-    few = problem.groups is None and 0 < len(rows) <= MEASURED.samples_at_once
+    few = problem.groups is None and (weights > 0).any(axis=1).all() and len(rows) <= MEASURED.samples_at_once
     if not (few and problem.gram.definite) or problem.gram.feature_rows is not None or jax.default_backend() != "cpu":
         return None
-    n, size, free = len(rows), padded_size(len(rows)), box.c is not None
-    if free and (float(box.e) != 0 or (np.asarray(box.c) != np.asarray(box.y))[rows].any()):
+    n, size, free = len(rows), padded_size(len(rows)), problem.c is not None
+    if free and (float(problem.e) != 0 or (np.asarray(problem.c) != np.asarray(problem.y))[rows].any()):
         return None
-    y, q, costs, squares = np.ones(size), np.ones(size), np.zeros(size), np.zeros(size)
-    y[:n], q[:n], costs[:n] = (np.asarray(part)[rows] for part in (box.y, box.q, weight))
-    gram = part_of(problem.gram, values_between(problem.gram, np.append(rows, np.repeat(rows[:1], size - n))))
-    zero, one = np.zeros(()), np.ones(())
-    parts: Any = gram, y, q, costs, y if free else None, zero, one, zero, squares, np.asarray(True), problem.offset
-    return BoxProblem(*parts)
+    y, q, squares = np.ones(size), np.ones(size), np.zeros(size)
+    y[:n], q[:n] = (np.asarray(part)[rows] for part in (problem.y, problem.q))
+    K = _values(problem.gram, np.append(rows, np.repeat(rows[:1], size - n)), problem.offset)
+    one, zero = np.ones(()), np.zeros(())
+    parts: Any = on_device((y, q, squares, y if free else None, zero, one, zero, squares, np.asarray(True)))
+    return cast(Any, BoxProblem)(part_of(problem.gram, K), *parts, 0.0)
+
+
+@Program.full()
+def _values(gram: Gram, samples: Array, offset: float) -> Array:
+    """Return the kernel values between samples, and the offset, in float64: each chain would write them anew."""
+    return in_double(lambda gram, samples: values_between(gram, samples).astype(np.float64) + offset)(gram, samples)
 
 
 @Program
-def _certified(problem: Any, weights: Array, Cs: Array, points: Array, work: tuple[Array, Array], tol: Array) -> Fit:
-    """Return the fits of w and dual variables, `(k, 2, n)`, of weights, `(k, n)`, at C, `(k,)`; RUNNING above `tol`."""
+def _certified(
+    problem: Any, weights: Array, Cs: Array, biases: Array, points: Array, work: tuple[Array, Array], tol: Array
+) -> Fit:
+    """Return the fits of w and dual variables, `(k, 2, n)`, of weights, `(k, n)`, at C, `(k,)`; RUNNING above `tol`.
+
+    Biases, `(k,)`, are given: to find the best ones is a sort, which takes three quarters of the time.
+    """
 
     @in_double
-    def certified(problem: Any, weights: Array, Cs: Array, points: Array) -> Answer:
-        def at(weight: Array, C: Array, point: Array) -> Answer:
+    def certified(problem: Any, *lanes: Array) -> Answer:
+        def at(weight: Array, C: Array, bias: Array, point: Array) -> Answer:
             here = widened(dataclasses.replace(problem, weight=weight).at(C))
             point = point.astype(here.dtype)
-            return in_dtype(here.certified(point, here.matvec(point), problem.dtype), problem.dtype)
+            return in_dtype(here.certified(point, here.matvec(point), problem.dtype, bias), problem.dtype)
 
-        return jax.vmap(at)(weights, Cs, points)
+        return jax.vmap(at)(*lanes)
 
     def fit(answer: Answer, steps: Array, read: Array) -> Fit:
         counters = Counters.zero()._replace(steps=steps, toward=steps, evaluations=read, solvers=bit_of(SMO()))
         return concluded(answer, tol, counters, definite=True, otherwise=Status.RUNNING)
 
-    return jax.vmap(fit)(certified(problem, weights, Cs, points), *work)
+    return jax.vmap(fit)(certified(problem, weights, Cs, biases, points), *work)
 
 
-def _grown(a: Array, weight: Array, before: Array, C: Array) -> Array:
-    """Return the start at C from a solution at a smaller value: scaled if a sample is at its bound, else as it is."""
-    full = ((weight > 0) & (a >= before * weight * (1 - 8 * jnp.finfo(a.dtype).eps))).any()
-    return jnp.minimum(a * jnp.where(full, C / before, 1), C * weight)
-
-
-@Program.full()
-def _chain(machine: BoxProblem, Cs: Array, point: Any, bounds: tuple[Array, Array, Array]) -> tuple[Any, Any]:
-    """Return the next point, and of increasing values of C coefficients, lengths and steps.
+@Program
+def _chain(machine: BoxProblem, weight: Array, Cs: Array, point: Any, bounds: tuple[Array, ...]) -> tuple[Any, Any]:
+    """Return the next point, and of increasing values of C coefficients, lengths, biases and steps.
 
     As C grows, coefficients at the upper bound stay there, and all others are scaled with it. A point is `y a`, its
-    product, its C, and whether a value took more than its steps: all later ones are left out then. A length is by how
-    much w has to be longer: without a sample at its bound rounding leaves losses, which any C multiplies. `bounds` are
-    the largest C of all pieces, the gap, and the most steps of a value.
+    product, its C, its length, its bias and whether it serves all larger values (no sample is at its bound), and
+    whether a value took more than its steps: all later ones are left out then. A length is by how much w has to be
+    longer: without a sample at its bound rounding leaves losses, which any C multiplies. `bounds` are the largest C of
+    all pieces, the gap, the most steps of a value, and a factor of lengths.
     """
-    y, q, weight, (largest, tol, most) = machine.y, machine.q, cast(Array, machine.weight), bounds
-    K = cast(DenseGram, machine.gram).K.astype(y.dtype) + machine.offset
+    y, q, (largest, tol, most, spare) = machine.y, machine.q, bounds
+    K = cast(DenseGram, machine.gram).K
 
     def solved(before: Any, C: Array) -> Any:
-        v, product, C_before, failed = before
-        problem = dataclasses.replace(machine, C=C)
+        v, product, C_before, (*how, serves), failed = before
+        problem = dataclasses.replace(machine, weight=weight, C=C)
         box = jnp.minimum(0, y * problem.upper), jnp.maximum(0, y * problem.upper)
-        grown = y * _grown(y * v, weight, C_before, C)
-        product = product * jnp.where((grown == v).all(), 1, C / C_before)
+        by, full = C / C_before, y * v >= C_before * weight * (1 - 8 * jnp.finfo(y.dtype).eps)
+        grown = jnp.where(serves, v, y * jnp.where(full, problem.upper, jnp.minimum(y * v * by, problem.upper)))
+        product = product * jnp.where(serves, 1, by)
 
-        def round(state: tuple[Array, Array, Array], left: Array) -> tuple[Any, Array, Array]:
+        def round(state: tuple[Array, ...], left: Array) -> tuple[Any, Array, Array]:
             del left
-            v, pull, more = block_steps(K, *box, *state[:2], 0.0, STEPS_OF_A_CHECK, problem.free_bias)
+            v, pull, more = block_steps(K, *box, state[0], state[1], 0.0, STEPS_OF_A_CHECK, problem.free_bias)
             middle, violation = middle_of_block(*box, v, pull, problem.free_bias)
             a, r = y * v, y * (pull - middle)
             dual = jnp.maximum(a @ (q + y * pull) / 2, jnp.finfo(y.dtype).tiny)
@@ -186,12 +195,11 @@ def _chain(machine: BoxProblem, Cs: Array, point: Any, bounds: tuple[Array, Arra
             # What no bound holds back serves all larger values too, whose losses cost more.
             held, longer = ((a >= problem.upper) & (weight > 0)).any(), problem.scale_without_loss(q - r)
             goal = 0.9 * tol * jnp.where(held, 1, C / largest)  # less than `tol`: products are rounded
-            length = jnp.where(held | ~jnp.isfinite(longer), 1, longer)
-            return (v, pull, length), more, jnp.where(violation > 0, gap / dual / goal, 0)
+            length = jnp.where(held | ~jnp.isfinite(longer), 1, spare * longer)
+            return (v, pull, length, length * middle, ~held), more, jnp.where(violation > 0, gap / dual / goal, 0)
 
-        one = jnp.ones((), y.dtype)
-        start = (grown, y * q - product, one), jnp.where(failed, 0, most), one * jnp.inf
-        (v, pull, length), steps, over = in_rounds(round, *start)
-        return (v, y * q - pull, C, failed | (over > 1)), (v, length, steps)
+        start: Any = (grown, y * q - product, *how, serves), jnp.where(failed, 0, most), jnp.where(serves, 0, jnp.inf)
+        (v, pull, *how, serves), steps, over = in_rounds(round, *start)
+        return (v, y * q - pull, C, (*how, serves), failed | (over > 1)), (v, *how, steps)
 
     return lax.scan(solved, point, Cs)

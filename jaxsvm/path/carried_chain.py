@@ -88,7 +88,7 @@ class CarriedChain:
         # whether all further values are solved by systems in the space of few features: steps have become slow, and
         # systems cannot start from a point strictly inside the box
         self.by_systems = False
-        self.failed_work = NO_STEPS  # work of attempts that did not solve this value (`_work`)
+        self.failed_work = NO_STEPS  # work of attempts that did not solve this value
         self.failed_fit: Fit | None = None  # the fit that they reached, at which the whole problem starts
         self.values_read = 0  # kernel values that the last value's steps would have read in whole rows
 
@@ -172,9 +172,9 @@ class CarriedChain:
                 break
             begin = begin._replace(start=filled_in(begin, samples, inside))
         self.values_read = 0 if self.last_fit is None else read * problem.n // size  # the first one starts far away
-        evaluations = read if whole else size**2
         point, moved = joined(problem, self.solver, begin, samples, inside)
-        work = _work(steps, evaluations + (rows + int(moved)) * problem.n, sets)
+        evaluations = (read if whole else size**2) + (rows + int(moved)) * problem.n
+        work = np.asarray([steps, *limbs_of(evaluations), int(bit_of(sets))], np.int32)
         fitted = certified(problem, self.solver, point.a, point.products, work)
         if int(fitted.status) != Status.CONVERGED:
             self.failed_work, self.failed_fit, self.values_read = work, fitted, problem.n**2
@@ -193,10 +193,6 @@ class CarriedChain:
         small = MEASURED.samples_of_one_working_set
         crowded = free > MEASURED.crowded_share * small
         return WorkingSet(size=MEASURED.samples_of_a_larger_set if crowded else small, max_steps=most)
-
-
-def _work(steps: int, evaluations: int, solver: Solver) -> np.ndarray:
-    return np.asarray([steps, *limbs_of(evaluations), int(bit_of(solver))], np.int32)
 
 
 def sets_at_once(size: int) -> int:

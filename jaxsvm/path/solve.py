@@ -333,8 +333,8 @@ def solve_together(
                 for problem, place in zip(cast(Any, members), group, strict=True):
                     link, known = chain_link(problem, solvers[place], options, stop), None
                     if isinstance(link, CarriedChain) and options.screen is None:
-                        known = small_chains(problem, np.asarray(problem.weights)[None], Cs, options.tol, stop)
-                        known = known if known is None else jax.tree.map(lambda leaf: leaf[0], known)
+                        found = small_chains(problem, np.asarray(problem.weights)[None], Cs, options.tol, stop)
+                        known = jax.tree.map(lambda leaf: leaf[0], found)
                     solved.append(chain_on_host(problem, Cs, link, report, stop, known))
             else:
                 solved = [chains_compiled(problems[p], solvers[p], Cs, options.key, options.lanes, stop) for p in group]

@@ -22,7 +22,7 @@ from jaxsvm.problems.ball import BallProblem
 from jaxsvm.problems.contract import Problem, require_problem
 from jaxsvm.problems.samples import OfSamples
 from jaxsvm.results.fit import Fit
-from jaxsvm.runtime.arrays import checked, lengthened, shortened
+from jaxsvm.runtime.arrays import checked, computed, lengthened
 from jaxsvm.runtime.loops import Spread
 
 P = TypeVar("P", bound=Problem)
@@ -77,9 +77,9 @@ def _lengthened(problem: Any, size: int) -> dict[str, Any]:
     """Return the vectors of a problem with absent samples up to a size."""
     ball = isinstance(problem, BallProblem)
     names = ("squares",) if ball else problem.vectors
-    parts = {name: lengthened(getattr(problem, name), size) for name in names if getattr(problem, name) is not None}
+    vectors = {name: vector for name in names if (vector := getattr(problem, name)) is not None}
     absent = {"mask": problem.present} if ball else {"weight": problem.weights}
-    return parts | {name: lengthened(vector, size, 0) for name, vector in absent.items()}
+    return lengthened(vectors, size) | lengthened(absent, size, 0)
 
 
 def _padded(problem: S, gram: Gram | None) -> S:
@@ -97,5 +97,5 @@ def trimmed(fit: Fit, n: int) -> Fit:
     size = fit.alpha.shape[-1]
     if size == n:
         return fit
-    parts = {name: shortened(getattr(fit, name), n, size) for name in ("alpha", "dual_coef", "margins")}
-    return dataclasses.replace(fit, **parts)
+    long = {name: getattr(fit, name) for name in ("alpha", "dual_coef", "margins")}
+    return dataclasses.replace(fit, **computed(lambda _, long: {name: of[..., :n] for name, of in long.items()}, long))

@@ -204,31 +204,24 @@ Count = int | np.integer | jax.Array
 
 
 def lengthened(values: Any, size: int, fill: Any = None) -> Any:
-    """Append entries along the first axis; a concrete result stays on the device of `values`.
+    """Append entries along the first axis of an array, or of each in a tree; concrete results stay on their device.
 
     `fill` None repeats the first entry, of which there must be one.
     """
 
-    def longer(xp: Any, values: Any) -> Any:
-        more = values[:1] if fill is None else xp.full_like(values[:1], fill)
-        return xp.concatenate([values, xp.broadcast_to(more, (size - len(values), *values.shape[1:]))])
+    def longer(xp: Any, leaf: Any) -> Any:
+        more = leaf[:1] if fill is None else xp.full_like(leaf[:1], fill)
+        return xp.concatenate([leaf, xp.broadcast_to(more, (size - len(leaf), *leaf.shape[1:]))])
 
-    same = len(values) == size and isinstance(values, jax.Array) and is_concrete(values)
-    return values if same else computed(longer, values)
+    same = all(
+        len(leaf) == size and isinstance(leaf, jax.Array) and is_concrete(leaf) for leaf in jax.tree.leaves(values)
+    )
+    return values if same else computed(lambda xp, values: jax.tree.map(functools.partial(longer, xp), values), values)
 
 
 def zero_filled(values: np.ndarray, size: int) -> np.ndarray:
     """Append zeros along the first axis of a NumPy array, up to `size` entries."""
     return np.concatenate([values, np.zeros((size - len(values), *values.shape[1:]), values.dtype)])
-
-
-def shortened(tree: Any, n: int, size: int) -> Any:
-    """Cut all leaves of a tree whose last axis has `size` entries to n entries."""
-
-    def cut(leaf: Any) -> Any:
-        return computed(lambda _, values: values[..., :n], leaf) if np.shape(leaf)[-1:] == (size,) else leaf
-
-    return tree if n == size else jax.tree.map(cut, tree)
 
 
 def may_be_padded(values: Any) -> bool:
@@ -242,29 +235,33 @@ def is_tracing() -> bool:
         return type(trace) is not EVALUATING
 
 
-def on_device(values: np.ndarray, like: Any = None) -> Any:
-    """Put a NumPy array on a device in its own dtype; `jnp.array` would compile a program for every size.
+def on_device(values: Any, like: Any = None) -> Any:
+    """Put NumPy arrays, a tree of them, on a device in their own dtypes; `jnp.array` would compile one for every size.
 
-    Nothing may change it later: its memory may be shared. The result is placed `like` an array that was placed
+    Nothing may change them later: their memory may be shared. The result is placed `like` an array that was placed
     explicitly; one on several devices gives its placement to arrays of its own shape.
     """
-    placed = getattr(like, "committed", False) and (may_be_padded(like) or np.shape(values) == np.shape(like))
+    placed = getattr(like, "committed", False)
+    placed = placed and (
+        may_be_padded(like) or all(np.shape(leaf) == np.shape(like) for leaf in jax.tree.leaves(values))
+    )
     traced = is_tracing()
     with jax.enable_x64(True), jax.ensure_compile_time_eval():  # in a user's program too
-        array = jax.device_put(values, like.sharding if placed else None)
-        if traced and array.is_fully_addressable:
-            jax.device_get(array)  # a constant: JAX would read it when it lowers, where the user may forbid transfers
-        return array
+        arrays = jax.device_put(values, like.sharding if placed else None)
+        if traced and all(leaf.is_fully_addressable for leaf in jax.tree.leaves(arrays)):
+            jax.device_get(arrays)  # constants: JAX would read them when it lowers, where the user may forbid transfers
+        return arrays
 
 
 def computed(function: Callable[..., Any], *values: Any) -> Any:
     """Return `function(numpy, *values)` of concrete values, which compiles no program; else `function(jax.numpy, ...)`.
 
-    The result takes the placement of the first value.
+    Values and result, arrays or trees of them, lie where the first array does.
     """
     if not is_concrete(values):
         return function(jnp, *values)
-    return on_device(np.asarray(function(np, *map(np.asarray, values))), values[0])
+    result = function(np, *jax.tree.map(np.asarray, values))
+    return on_device(jax.tree.map(np.asarray, result), jax.tree.leaves(values)[0])
 
 
 def filled(like: Any, value: Any, dtype: Any = None) -> Any:
