@@ -59,7 +59,7 @@ LINES = {
     "plots": 390,
     "points": 365,
     "problems": 3_109,
-    "relational": 3_453,
+    "relational": 3_451,
     "results": 583,
     "runtime": 1_381,
     "screening": 665,

@@ -312,6 +312,23 @@ def test_a_required_table_joins_before_optional_ones(order):
     assert set(join.schema.optional) == {"opt"} and len(names) == 3
 
 
+@pytest.mark.parametrize("order", [("fact", "opt", "c", "e"), ("e", "c", "opt", "fact"), ("c", "fact", "e", "opt")])
+def test_a_chain_behind_an_optional_table_is_optional(order):
+    """What joins through an optional table alone may be absent, however many tables lie between."""
+    tables = {
+        "fact": {"a": [1, 2, 3, 1], "y": [0, 1, 0, 1], "f": [1.0, 2.0, 3.0, 4.0]},
+        "opt": {"a": [1, 2], "b": [5, 6]},
+        "c": {"b": [5, 6], "d": [7, 8]},
+        "e": {"d": [7], "g": [2.0]},
+    }
+    arrow = pytest.importorskip("pyarrow").table
+    join = relational.Join({name: arrow(tables[name]) for name in order}, ("fact", "y"), optional=["opt"],
+                           missing="impute")  # fmt: skip
+    rows = relational.design(join)
+    assert set(join.schema.optional) == {"opt", "c", "e"} and rows.n == 4
+    assert sorted(np.asarray(rows.x)[:, rows.names.index("fact.f")].tolist()) == [1, 2, 3, 4]
+
+
 def test_optional_tables_hide_no_cycle_and_need_their_keys_in_one_table():
     arrow, k = pytest.importorskip("pyarrow").table, [0, 1, 1, 0]
     required = {"r": {"a": k, "b": k, "y": [0, 1, 0, 1]}, "s": {"b": k, "c": k}, "t": {"a": k, "c": k}}

@@ -292,14 +292,12 @@ def ears(tables: Sequence[frozenset[str]], label: int = -1) -> tuple[list[int], 
 
 def required(names: Sequence[str], tables: Sequence[frozenset[str]], label: int, optional: set[str]) -> list[int]:
     """Return the tables without which no row joins: not optional ones, and none that joins through those alone."""
-    loose = frozenset().union(*(keys for name, keys in zip(names, tables, strict=True) if name in optional))
-    known = tables[label]
-    while True:
-        found = [k for k, of in enumerate(tables) if names[k] not in optional and (of & known or not of & loose)]
-        keys = known.union(*(tables[k] for k in found))
-        if keys == known:
-            return found
-        known = keys
+    inner = [k for k, name in enumerate(names) if name not in optional]
+    near = far = tables[label]  # keys that lead to the label's table, without optional tables and with them
+    for _ in tables:
+        near = near.union(*(tables[k] for k in inner if tables[k] & near))
+        far = far.union(*(of for of in tables if of & far))
+    return [k for k in inner if tables[k] & near or not tables[k] & far]
 
 
 def join_tree(
