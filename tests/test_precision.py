@@ -375,6 +375,28 @@ def test_what_is_said_of_rounded_kernel_values_is_the_gap_with_exact_ones():
     assert said == pytest.approx(true, rel=0.1) and said > 1e-5
 
 
+@pytest.mark.parametrize(("nu", "most"), [(0.2, 1e-6), (0.15, 1e-5)])
+def test_a_nu_fit_is_compared_with_exact_kernel_values_at_the_cost_that_it_stands_for(nu, most):
+    """It was as if it were a hinge's fit at C = 1: of a gap of 1e-6 the warning said 7.6, at nu = 0.15 2,300."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(150, 5))
+    x[x < -0.3] = 0
+    y = np.where(x @ rng.normal(size=5) + 0.5 * rng.normal(size=150) > 0.2, 1, -1)
+    x = x.astype(np.float32)
+    problem = jaxsvm.nu_problem(jaxsvm.gram(RBF(gamma=0.4), x), y, nu)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fit = jaxsvm.fit(problem, tol=1e-6)
+    said = [str(each.message) for each in told if each.category is PrecisionWarning]
+    assert len(said) == (most > 1e-6)
+    K = np.exp(-0.4 * np.square(x[:, None].astype(float) - x).sum(axis=2))
+    hinge = dataclasses.replace(fit, alpha=abs(fit.dual_coef))
+    gap = gap_of(K, y, float(hinge.alpha.max()), hinge, "free")
+    assert 0 < gap < most
+    for text in said:
+        assert float(text.split("is about ")[1].split(",")[0]) == pytest.approx(gap, rel=0.1)
+
+
 def test_the_tolerance_of_a_fit_may_be_differentiated():
     """It is read on the host, also where a user's function of it is traced for derivatives."""
     x, y = np.eye(4, dtype=np.float32), np.array([1, -1, 1, -1])

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxsvm.errors import InputError, is_concrete, require_finite, require_part
+from jaxsvm.errors import InputError, is_concrete, require, require_finite, require_part
 from jaxsvm.runtime.arrays import on_device, owned
 from jaxsvm.runtime.programs import Program
 
@@ -85,8 +85,7 @@ def checked_weights(sample_weight: Any, n: int, dtype: Any) -> tuple[Array | Non
     """Return weights, and whether they can be used, `()`; None and True if no weights are given."""
     if sample_weight is None:
         return None, on_device(np.asarray(True))
-    if np.shape(sample_weight) != (n,):
-        raise InputError(f"sample_weight has shape {np.shape(sample_weight)}: ({n},) is needed, one a sample.")
+    require(np.shape(sample_weight) == (n,), f"sample_weight has shape {np.shape(sample_weight)}: ({n},) is needed.")
     require_finite("sample_weight", sample_weight)
     if is_concrete(sample_weight):
         values = np.asarray(sample_weight)

@@ -23,7 +23,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsvm.errors import InputError, is_concrete, require_finite
+from jaxsvm.errors import InputError, is_concrete, require, require_finite
 from jaxsvm.gram.operators import Gram, among
 from jaxsvm.gram.signed import SignedGram
 from jaxsvm.numerics.line_search import bisected
@@ -401,8 +401,7 @@ def box_problem(
     """
     dtype, n = arguments.vector_dtype(gram), gram.n
     vectors = {"q": q, "upper": upper, "y": 1.0 if y is None else y, "c": 0.0 if c is None else c}
-    if np.ndim(e):
-        raise InputError(f"e has shape {np.shape(e)}: one number is needed.")
+    require(np.ndim(e) == 0, f"e has shape {np.shape(e)}: one number is needed.")
     for name, value in vectors.items():
         if np.shape(value) not in ((), (n,)) or (name == "q" and np.shape(value) == ()):
             raise InputError(f"{name} has shape {np.shape(value)}: ({n},) is needed, one a point.")
@@ -431,9 +430,7 @@ def box_problem(
     problem = reachable(problem)
     if is_concrete(problem.feasible) and not bool(problem.feasible):
         least, most = _ends(np.asarray(problem.c), np.asarray(problem.upper))
-        raise InputError(
-            f"e is {float(problem.e)}: c'a lies between {float(least):.6g} and {float(most):.6g} in this box."
-        )
+        raise InputError(f"e is {float(problem.e)}: c'a lies between {least:.6g} and {most:.6g} in this box.")
     if is_concrete(problem):
         return problem
     usable = (jnp.abs(problem.y) == 1) & (problem.upper >= 0) & jnp.isfinite(problem.upper) & jnp.isfinite(problem.q)

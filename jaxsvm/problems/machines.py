@@ -161,6 +161,14 @@ class NuProblem(BoxProblem):
         whole = BoxProblem(**{**parts, "q": q, "C": self.C / r, "e": jnp.zeros_like(self.e)})
         return whole, a / r, s / r, epsilon if self.tube else 1 / r
 
+    def solved(self, fit: Any) -> tuple[BoxProblem, Any]:
+        """Return the hinge problem that a concrete fit of two classes solves, and the fit in its scale."""
+        parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(BoxProblem)}
+        a = abs(np.asarray(fit.dual_coef))
+        C = owned(float(self.C) * a.sum(dtype=float) / (2 * float(self.e)), self.dtype)
+        hinge = BoxProblem(**{**parts, "q": filled(self.q, 1), "C": C, "e": self.constant})
+        return hinge, dataclasses.replace(fit, alpha=a)
+
     def certificate(self, point: Array, s: Array, bias: Any = None) -> Certificate:
         """Return the certificate of the `machine`, whose bias is its own."""
         del bias

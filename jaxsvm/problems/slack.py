@@ -49,6 +49,8 @@ class SlackProblem(OfSamples):
     solved_by = "StochasticBatchPerceptron"
     parameter = "nu"
     of_level = True
+    # With a free bias the equality that holds for p does not hold for the coefficients of w.
+    equality = None  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
     gram: Gram
     y: Float[Array, " n"]
@@ -63,11 +65,6 @@ class SlackProblem(OfSamples):
     def C(self) -> Float[Array, ""]:  # noqa: N802 (C is the field's name)
         """Return 1: weights are costs."""
         return computed(lambda xp, nu: xp.ones_like(nu), self.nu)
-
-    @property
-    def equality(self) -> None:
-        """Return None: with a free bias, the equality that holds for p does not hold for the coefficients of w."""
-        return None
 
     @property
     def volume(self) -> Float[Array, ""]:
@@ -85,15 +82,12 @@ class SlackProblem(OfSamples):
             raise InputError(f"nu has shape {np.shape(nu)}: one number is needed (use `solve_path` for many).")
         if is_concrete(nu):
             require_positive("nu", nu, or_zero=True)
-            held = float(jnp.finfo(self.dtype).max)
-            if float(np.asarray(nu)) > held:
-                raise InputError(
-                    f"nu is {float(np.asarray(nu))}, which {self.dtype} cannot hold: at most {held:.3g} is needed."
-                )
-        problem = dataclasses.replace(self, nu=owned(nu, self.dtype))
-        if is_concrete(nu):
-            return problem
-        return dataclasses.replace(problem, feasible=problem.feasible & (problem.nu >= 0) & jnp.isfinite(problem.nu))
+            value, held = float(np.asarray(nu)), float(jnp.finfo(self.dtype).max)
+            if value > held:
+                raise InputError(f"nu is {value}, which {self.dtype} cannot hold: at most {held:.3g} is needed.")
+            return dataclasses.replace(self, nu=owned(nu, self.dtype))
+        given = owned(nu, self.dtype)
+        return dataclasses.replace(self, nu=given, feasible=self.feasible & (given >= 0) & jnp.isfinite(given))
 
     def hinge(self, C: ArrayLike) -> BoxProblem:
         """Return the hinge problem at C, `()`, with the same bias; at one C it has the same solution."""

@@ -31,12 +31,14 @@ def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) ->
     points, and a precomputed matrix or features are the problem itself: these pass. Of a fit that stalled twice its
     own gap is asked for. Fits of a path lie along the first axis, and `Cs` has their values of C.
     """
+    if problem.kind == "nu":  # a fit is certified as that of a hinge, in whose scale its coefficients are
+        problem, fits = problem.solved(fits)
     gram = problem.gram
     given = isinstance(gram.kernel, Linear | Precomputed) or getattr(gram, "design", None) is not None
     wide = jnp.dtype(gram.dtype) == double(gram.dtype)
     if given or wide or not isinstance(problem, SquaredHingeProblem | BoxProblem):
         return
-    coef, primal = np.asarray(fits.dual_coef, float), np.asarray(fits.certificate.primal, float)
+    coef, primal = np.asarray(fits.dual_coef, float), np.abs(np.asarray(fits.certificate.primal, float))
     square = isinstance(problem, SquaredHingeProblem)
     costs = np.asarray(problem.costs if square else problem.upper, float)
     if Cs is not None:
