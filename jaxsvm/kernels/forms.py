@@ -9,12 +9,12 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, is_concrete
 from jaxsvm.kernels.contract import Kernel, Known, floats, parameter, pytree, require_number, require_positive
 from jaxsvm.kernels.distances import by_differences, squared_distances
 from jaxsvm.numerics.precision import matmul
 from jaxsvm.points.rows import Points, entrywise, product
-from jaxsvm.runtime.arrays import Number, floating, transfers
+from jaxsvm.runtime.arrays import Number, floating, is_tracing, transfers
 
 
 class _OfInnerProducts(Kernel):
@@ -108,7 +108,8 @@ class _Stationary(Kernel):
 
     @transfers
     def diag(self, x: Array) -> Array:
-        return jnp.ones(x.shape[0], floating(x.dtype))
+        ones = np.ones if is_concrete(x) and not is_tracing() else jnp.ones  # NumPy's compile nothing
+        return jnp.asarray(ones(x.shape[0], floating(x.dtype)))
 
 
 @pytree

@@ -72,10 +72,11 @@ def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) ->
 
 def _exact_gap(problem: Any, fit: Fit) -> float:
     """Return a fit's relative gap for kernel values in twice the precision, never stored, or to bounds that miss it."""
+    known, values = jax.tree.map(np.asarray, (problem, values_of(fit)))  # NumPy converts without programs
     with jax.enable_x64(True):
-        wide = widened(problem)
-        on = wide.on(gram_of(problem.gram.kernel, cast(problem.gram.x, wide.dtype), store=False))
-        exact = np.asarray(_certificate_of(on, cast(values_of(fit), wide.dtype), problem.dtype), float)
+        wide = widened(known)
+        on = wide.on(gram_of(known.gram.kernel, cast(known.gram.x, wide.dtype), store=False))
+        exact = np.asarray(_certificate_of(on, cast(values, wide.dtype), problem.dtype), float)
     (primal, dual, gap), (high, low, _) = exact, np.asarray(fit.certificate, float)
     missed = low > primal or dual > high
     return float((max(primal, high) - min(dual, low)) / abs(dual)) if missed else float(gap)
