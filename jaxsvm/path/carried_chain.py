@@ -15,7 +15,7 @@ samples that a rule knows, `solve_kept` solves for the others, `joined` returns 
 """
 
 import dataclasses
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from jaxsvm.numerics.sizes import class_of, filled
 from jaxsvm.path.chains import (
     CarriedPoint,
     as_reference,
+    at_bounds,
     certified,
     counters_of,
     first_point,
@@ -84,7 +85,7 @@ class CarriedChain:
         self.solver, self.key, self.rule, self.stop = solver, key, rule, stop
         self.point: CarriedPoint | None = None  # the last solution, if it is certified
         self.last_fit: Fit | None = None
-        self.last_problem: BoxProblem | None = None
+        self.start: Start | None = None  # of the last fit
         # whether all further values are solved by systems in the space of few features: steps have become slow, and
         # systems cannot start from a point strictly inside the box
         self.by_systems = False
@@ -105,25 +106,24 @@ class CarriedChain:
             self.by_systems = fitted is None and self.last_fit is not None and few_features(problem) is not None
         if fitted is None:
             fitted = self._whole(problem)
-        self.last_fit, self.last_problem = fitted, problem
+        self.last_fit, self.start = fitted, Start.of(fitted, problem)
         return fitted
 
     def _calls(self, problem: BoxProblem) -> list[tuple[Any, ...]]:
         """Return the programs of the first values on stored kernel values, with the shapes of their arguments."""
         if self.rule is not None or not problem.gram.stored:
             return []
-        point = first_point.shapes(problem, self.solver)
+        point: Any = at_bounds.shapes(problem, self.solver) if problem.c is None else first_point(problem, self.solver)
         begin = next_start.shapes(problem, point, None)
         return [
             (solve_kept, problem, self.solver, begin, None, problem.gram, self._working_sets(problem, 0)),
-            (joined, problem, self.solver, begin, None, point.a),
-            (certified, problem, self.solver, point.a, point.products, NO_STEPS),
+            (joined, problem, self.solver, begin, None, begin.start),
+            (certified, problem, self.solver, point.points, point.products, NO_STEPS),
             (next_start, problem, point, None),
         ]
 
     def _whole(self, problem: BoxProblem) -> Fit:
-        warm = None if self.last_fit is None else Start.of(self.last_fit, cast(BoxProblem, self.last_problem))
-        warm = warm if self.failed_fit is None else Start.of(self.failed_fit, problem)
+        warm = self.start if self.failed_fit is None else Start.of(self.failed_fit, problem)
         tol = self.solver.tol
         solver = InteriorPoint(tol) if self.by_systems else first_choice(problem, tol)
         fitted = drive(problem, solver, self.key, warm, stop=self.stop, options=Options(warns=False, may_change=True))
@@ -138,11 +138,10 @@ class CarriedChain:
         if float(problem.C) < float(point.C):
             return None  # it may be infeasible
         if float(problem.C) > float(point.valid_up_to):
-            if point.w is not None or not float(point.scaled_gap) <= MEASURED.credible_share:
+            if not float(point.scaled_gap) <= MEASURED.credible_share:
                 return None
-            self.point = point = point._replace(**scaled_up(problem, point))
-        pair = (point.a, point.products) if point.w is None else (point.w, point.w_products)
-        fitted = certified(problem, self.solver, *pair, NO_STEPS)
+            self.point = point = scaled_up(problem, point)
+        fitted = certified(problem, self.solver, point.points, point.products, NO_STEPS)
         return fitted if int(fitted.status) == Status.CONVERGED else None
 
     def _reduced(self, problem: BoxProblem, point: CarriedPoint) -> Fit | None:
@@ -175,7 +174,7 @@ class CarriedChain:
         point, moved = joined(problem, self.solver, begin, samples, inside)
         evaluations = (read if whole else size**2) + (rows + int(moved)) * problem.n
         work = np.asarray([steps, *limbs_of(evaluations), int(bit_of(sets))], np.int32)
-        fitted = certified(problem, self.solver, point.a, point.products, work)
+        fitted = certified(problem, self.solver, point.points, point.products, work)
         if int(fitted.status) != Status.CONVERGED:
             self.failed_work, self.failed_fit, self.values_read = work, fitted, problem.n**2
             return None
@@ -215,7 +214,7 @@ def next_start(problem: BoxProblem, point: CarriedPoint, known: Screening | None
     @in_double
     def scale(problem: BoxProblem, point: CarriedPoint, known: Screening | None) -> NextStart:
         wide, dtype = widened(problem), problem.dtype
-        a, p = point.a.astype(wide.dtype), point.products
+        a, p = point.points[1].astype(wide.dtype), point.products[1]
         best = matmul(wide.targets, a) / jnp.maximum(a @ p, jnp.finfo(wide.dtype).tiny)
         factor = jnp.minimum(wide.C / point.C.astype(wide.dtype), jnp.maximum(best, 1))
         none = jnp.zeros_like(wide.present)
@@ -282,7 +281,8 @@ def solve_kept(
     def excess(state: Any) -> Array:
         # The dual objective at the state; that of the start may be decades away, or 0.
         dual = begin.dual + jnp.where(kept, state.a - x, 0) @ (view.q - (p + state.s) / 2)
-        return _over(gap_of(state), 0.5 * solver.tol * dual)  # samples outside add to the gap
+        gap, goal = gap_of(state), 0.5 * solver.tol * dual  # samples outside add to the gap
+        return jnp.where(gap > goal, jnp.where(goal > 0, gap / goal, jnp.inf), 0)
 
     def round(before: Any, left: Array) -> tuple[Any, Array, Array]:
         del left
@@ -294,10 +294,6 @@ def solve_kept(
     most = jnp.minimum(sets_at_once(len(a)), sets.max_steps)
     state, _, last = in_rounds(round, state, most, excess(state))
     return state.a, state.counters.toward, state.counters.evaluations, ~(last > 1)
-
-
-def _over(value: Array, threshold: Array) -> Array:
-    return jnp.where(value > threshold, jnp.where(threshold > 0, value / threshold, jnp.inf), 0)
 
 
 @Program
@@ -329,7 +325,8 @@ def joined(
         lost = drift > 2.0 * problem.n**0.5 * fresh
         s, drift = once(lost, lambda _: (wide.matvec(a), fresh), (s, drift))
         count = jnp.where(lost, problem.n, moved.sum()).astype(jnp.int32)
-        return s, drift.astype(problem.dtype), count, *validity(problem, solver, point, s)
+        valid = validity(problem, solver, point, s)
+        return jnp.stack([s, s]), drift.astype(problem.dtype), count, *valid
 
     products, drift, moved, *valid = join(problem, solver, begin, point)
-    return CarriedPoint(point, products, problem.C, drift, None, None, *valid), moved
+    return CarriedPoint(jnp.stack([point, point]), products, problem.C, drift, *valid), moved

@@ -26,7 +26,7 @@ from jaxsvm.problems.box import BoxProblem
 from jaxsvm.problems.contract import Parametric, Problem, Restrictable
 from jaxsvm.results.fit import Answer, Certificate, Counters, Fit, Status, StatusCode, Values, advice, values_of
 from jaxsvm.results.judge import concluded, in_dtype
-from jaxsvm.runtime.arrays import TINY, computed
+from jaxsvm.runtime.arrays import TINY, computed, on_device
 from jaxsvm.runtime.loops import scan
 from jaxsvm.runtime.programs import Program
 from jaxsvm.screening.reference import reference_fit
@@ -225,13 +225,12 @@ _chains = Program(chains_traced, static=("lanes",))
 class CarriedPoint(NamedTuple):
     """A solution of a hinge problem with its products, and what it proves of other values of C."""
 
-    a: Float[Array, " n"]  # its dual point, as it is returned
-    products: Float[Array, " n"]  # `p = Qa`, float64
+    # w's coefficients and the dual point, as they are returned, `(2, n)`; w is scaled up where no sample has a loss
+    points: Float[Array, "2 n"]
+    products: Float[Array, "2 n"]  # Q times both, float64
     C: Float[Array, ""]  # C of its problem
     # bound on the sizes of all terms that were added up in `products`: the rounding of `products` is proportional to it
     drift: Float[Array, ""]
-    w: Any  # two rows: coefficients of a w scaled up until no sample has a loss, and `a`, `(2, n)`; or None
-    w_products: Any  # products of both rows, float64
     valid_up_to: Float[Array, ""]  # largest C at which this point still meets `tol`
     scaled_gap: Float[Array, ""]  # gap / tol of w scaled up until no sample has a loss; independent of C
 
@@ -247,19 +246,25 @@ def products_of(problem: Restrictable, a: Array) -> Float[Array, " n"]:
     return in_double(lambda problem, a: widened(problem).matvec(a.astype(double(a.dtype))))(problem, a)
 
 
-@Program
 def first_point(problem: BoxProblem, solver: Solver) -> CarriedPoint:
-    """Return the point at which a chain begins.
+    """Return the point at which a chain begins: `at_bounds`, or with an equality 0."""
+    if problem.c is None:
+        return at_bounds(problem, solver)
+    none, zero = np.zeros((2, problem.n)), np.zeros((), problem.dtype)
+    parts: Any = none.astype(zero.dtype), none, np.asarray(problem.C), zero, zero, zero + np.inf
+    return on_device(CarriedPoint(*parts))
 
-    For bounds `C w` with C below `1 / max_i (Q w)_i` it is the solution: all samples are at their bounds. Above, it
-    is 0.
+
+@Program
+def at_bounds(problem: BoxProblem, solver: Solver) -> CarriedPoint:
+    """Return the point with all samples at their bounds, or 0.
+
+    For bounds `C w` with C below `1 / max_i (Q w)_i` it is the solution. Above, 0 is taken.
     """
 
     @in_double
     def start(problem: BoxProblem) -> tuple[Array, Array]:
         wide = widened(problem)
-        if wide.c is not None:  # all samples at their bounds violate the equality
-            return jnp.zeros_like(problem.upper), jnp.zeros_like(wide.upper)
         upper = rounded(wide.upper, problem.dtype)  # products of what is returned: their error grows with C
         s = wide.matvec(upper)
         inside = ((s <= wide.targets) | ~wide.present).all()
@@ -271,8 +276,9 @@ def first_point(problem: BoxProblem, solver: Solver) -> CarriedPoint:
 @Program
 def point_of(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> CarriedPoint:
     """Return the point of a solution and its products."""
-    valid_up_to, scaled_gap = in_double(validity)(problem, solver, a, products)
-    return CarriedPoint(a, products, problem.C, matmul(a, lengths(problem)), None, None, valid_up_to, scaled_gap)
+    both = in_double(lambda products: jnp.stack([products, products]))(products)
+    valid = in_double(validity)(problem, solver, a, products)
+    return CarriedPoint(jnp.stack([a, a]), both, problem.C, matmul(a, lengths(problem)), *valid)
 
 
 def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[Array, Array]:
@@ -295,26 +301,24 @@ def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[A
 
 
 @Program
-def scaled_up(problem: BoxProblem, point: CarriedPoint) -> dict[str, Any]:
-    """Return the fields of a point whose w is scaled up until no sample has a loss: rounded, and with its products."""
+def scaled_up(problem: BoxProblem, point: CarriedPoint) -> CarriedPoint:
+    """Return a point whose w is scaled up until no sample has a loss: rounded, and with its products."""
 
     @in_double
     def lengthen(problem: BoxProblem, point: CarriedPoint) -> tuple[Array, Array]:
-        wide, p = widened(problem), point.products
+        wide, a, p = widened(problem), point.points[1].astype(point.products.dtype), point.products[1]
         spare = 64 * jnp.finfo(problem.dtype).eps  # products of the result are rounded again
-        a = point.a.astype(wide.dtype)
         w = rounded(wide.scale_without_loss(wide.margins(a, p)) * (1 + spare) * a, problem.dtype)
-        return w.astype(problem.dtype), jnp.stack([wide.matvec(w), p])
+        return jnp.stack([w, a]).astype(problem.dtype), jnp.stack([wide.matvec(w), p])
 
-    w, products = lengthen(problem, point)
-    everywhere = jnp.asarray(jnp.inf, problem.dtype)
-    return {"w": jnp.stack([w, point.a]), "w_products": products, "valid_up_to": everywhere}
+    points, products = lengthen(problem, point)
+    return point._replace(points=points, products=products, valid_up_to=jnp.asarray(jnp.inf, problem.dtype))
 
 
 @Program
 def as_reference(problem: BoxProblem, point: CarriedPoint) -> Fit:
     """Convert the point to the fit that screening rules expect: with its own w, also if it was scaled up."""
-    return reference_fit(problem, point.a, narrow(point.products, problem.dtype))
+    return reference_fit(problem, point.points[1], narrow(point.products[1], problem.dtype))
 
 
 @in_double
@@ -331,9 +335,8 @@ def assessed(problem: Restrictable, solver: Solver, point: Array, s: Array) -> t
 def certified(problem: BoxProblem, solver: Solver, point: Array, products: Array, work: Int[Array, " 4"]) -> Fit:
     """Certify a point by its products; return its fit, RUNNING if its gap is above the solver's `tol`.
 
-    The problem's matrix is known to be positive semidefinite: else no chain has a point. A point is `(n,)`, or w and
-    it, `(2, n)`; `work` is of `counters_of`: putting one array for each counter on the device took a third of a path of
-    n = 569.
+    The problem's matrix is known to be positive semidefinite: else no chain has a point. Points are w and the dual
+    point, `(2, n)`. `work` is of `counters_of`: an array for each counter took a third of a path of n = 569.
     """
     answer, _ = assessed(problem, solver, point, products)
     return concluded(answer, solver.tol, counters_of(work), definite=True, otherwise=Status.RUNNING)

@@ -253,7 +253,7 @@ def without_loss(problem: Restrictable, solver: Solver, fit: Fit, epsilon: float
     products = products_of(problem, fit.alpha)
     w = scaled_up(problem, point_of(problem, solver, fit.alpha, products))
     within = dataclasses.replace(solver, tol=epsilon / (1 - epsilon))
-    lossless = certified(problem, within, w["w"], w["w_products"], np.zeros(4, np.int32))
+    lossless = certified(problem, within, w.points, w.products, np.zeros(4, np.int32))
     if int(lossless.status) != Status.CONVERGED:
         return None
     return dataclasses.replace(lossless, counters=fit.counters)
