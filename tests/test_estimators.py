@@ -188,6 +188,16 @@ def test_chains_over_c_are_certified_and_are_the_fits_of_each_value():
             np.testing.assert_allclose(-decisions, one.decision_function(X2), atol=0.03)
 
 
+def test_a_chain_in_float32_that_holds_no_sample_reaches_a_gap_of_1e_5():
+    """What w is made longer by, so that rounding leaves no loss, is a part of the gap."""
+    x = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+    y = np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
+    for bias in ("free", "none"):
+        problem = jaxsvm.hinge_problem(jaxsvm.gram(jaxsvm.kernels.RBF(0.5), x, store=True), y, bias=bias)
+        found = small.small_chains(problem, np.ones((1, 60)), np.array([1e2, 1e4]), 1e-5, Interruption())
+        assert (jaxsvm.check(found).alpha < 1e2).all() and found.status.name.tolist() == [["CONVERGED"] * 2]
+
+
 def test_a_class_that_a_fold_lacks_is_never_told():
     rows = np.r_[0:50, 50:100, 100:103]
     folds = [(np.arange(100), np.arange(100, 103)), (np.arange(3, 103), np.arange(3))]

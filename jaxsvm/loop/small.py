@@ -74,7 +74,7 @@ def small_chains(problem: BoxProblem, weights: np.ndarray, Cs: np.ndarray, tol: 
     no, solved = np.asarray(False), []
     points = [(zero, zero, values[0], (np.float64(1), np.float64(0), no), no) for _ in weights]
     goal = np.float64((1.0 if problem.dtype == np.float64 else 0.8) * tol)  # answers in float32 are rounded
-    spare = 1 + 64 * np.float64(jnp.finfo(problem.dtype).eps)  # products of what is made longer are rounded again
+    spare = 1 + np.float64(min(64 * float(jnp.finfo(problem.dtype).eps), float(tol) / 10))  # a gap of twice it
     each = MEASURED.steps_per_sample if size > 1 else MOST_STEPS_A_SAMPLE
     bounds = values[-1], goal, np.int32(min(each * machine.n, MOST_STEPS_OF_A_VALUE)), spare
 
