@@ -281,7 +281,7 @@ def test_columns_in_another_order_are_put_in_order(tmp_path, kind):
         ("u v answer", {}, "lacks the column 'w', which the training file had"),
         ("u v", {}, "lacks the column 'w'"),
         ("u v z", {}, "lacks the column 'w', which the training file had; has the column 'z', which .* had not"),
-        ("u v w z", {}, "has the column 'z', which .* had not .*--drop z.; name the column of the labels"),
+        ("u v w z", {}, "has the column 'z', which .* had not .*drop=, --drop z; .*; name the labels' column"),
         ("u v w z answer", {}, "has the column 'z'"),
         ("u v w answer", {"label": False}, "has the column 'answer', which the training file had not"),
         ("u v w answer", {"label": "u"}, "lacks the column 'u'.* has the column 'answer'"),

@@ -322,6 +322,13 @@ def test_partitions_that_cannot_be_used_are_refused_by_name():
 
 
 @pytest.mark.thorough
+def test_a_tube_of_classes_is_refused():
+    x, y, _ = data(40)
+    for call in (designs.fit, designs.cross_validate):
+        with pytest.raises(jaxsvm.InputError, match="epsilon is 0.1, loss 'hinge': .* for 'epsilon_insensitive' alone"):
+            call(designs.from_arrays(x, y), [1.0], epsilon=0.1)
+
+
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge", "epsilon_insensitive"])
 @pytest.mark.parametrize("bias", ["regularized", "free"])
 def test_bounds_hold_where_numbers_are_extreme(loss, bias):
@@ -332,7 +339,9 @@ def test_bounds_hold_where_numbers_are_extreme(loss, bias):
     for rows, tol in ((slice(None), 1e-10), (slice(0, 7), 1e-6)):
         design = designs.from_arrays(x[rows], y[rows], regression=loss == "epsilon_insensitive")
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # float64 has no 1e-10 of some
-            fit = designs.fit(design, Cs, loss=loss, bias=bias, tol=tol, epsilon=0.0)
+            fit = designs.fit(
+                design, Cs, loss=loss, bias=bias, tol=tol, epsilon=0.0 if loss == "epsilon_insensitive" else None
+            )
         assert fit.certificate.primal[0] == fit.certificate.primal[3]
         for k, C in enumerate(Cs):
             one = dataclasses.replace(fit, coef=fit.coef[k], intercept=fit.intercept[k])

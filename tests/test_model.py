@@ -511,6 +511,22 @@ def test_members_that_are_packed_or_twice_there_are_refused_unread(sound, tmp_pa
         jaxsvm.load_model(path)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"classes": ("a",)}, "classes is .*different labels"),
+        ({"classes": ("a", "a")}, "classes is .*different labels"),
+        ({"classes": ("a", "b", "c")}, "classes is .*different labels"),
+        ({"scaling": 3}, "scaling is .*int.*, layout .*None"),
+        ({"layout": ["u", "v", "w"]}, "layout .*list.*`Layout`"),
+    ],
+)
+def test_what_is_no_part_of_a_model_is_refused(wrong, match):
+    """One class was an IndexError of the first prediction, two equal ones its labels."""
+    with pytest.raises(InputError, match=match):
+        jaxsvm.compact(*fitted(), **wrong)
+
+
 def test_names_of_columns_survive_a_file(tmp_path):
     layout = Layout(("size, of it", "\u00e4", ""), "answer", None)
     model = jaxsvm.compact(*fitted(), layout=layout)
@@ -528,7 +544,7 @@ def test_columns_of_a_frame_are_put_in_order():
         np.testing.assert_array_equal(jaxsvm.predict(model, given), wanted)
     with pytest.raises(InputError, match="x_new: lacks the column 'v', which the training file had"):
         jaxsvm.predict(model, frame[["u", "w"]])
-    with pytest.raises(InputError, match="has the column 'answer', which the training file had not"):
+    with pytest.raises(InputError, match="'answer', which the training file had not .*drop=.* `preparation=train"):
         jaxsvm.decision_function(model, frame.assign(answer=1.0))
     frame.columns = [0, 1, 2]  # no names
     np.testing.assert_array_equal(jaxsvm.predict(model, frame), wanted)

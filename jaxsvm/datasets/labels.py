@@ -383,10 +383,8 @@ def _label(name: str, keys: list[Any], named: bool, there: list[int], wanted: Wa
         elif wanted.optional and set(names) <= set(columns):
             asked = False
         else:
-            raise DataError(
-                f"{name}: {_difference(names, columns, wanted.whose)}; name the column of the labels (label=, "
-                "--label), or say that there is none (label=False, --unlabelled)."
-            )
+            need = "name the labels' column (label=, --label), or say that there is none (label=False, --unlabelled)"
+            raise DataError(f"{name}: {_difference(names, columns, wanted.whose)}; {need}.")
     elif asked is None and wanted.optional and len(there) == wanted.features:
         asked = False
     elif asked is None and (isinstance(known, int) or columns is not None):
@@ -406,7 +404,9 @@ def _difference(names: Any, columns: Any, whose: str) -> str:
     """Describe the difference between the columns of two files."""
     missing = [column for column in columns if column not in names]
     unknown = [column for column in names if column not in columns]
-    hint = f" (leave it out: --drop {shlex.quote(','.join(unknown[:6]))})" if whose == Wanted.whose else ""
+    cure = "or, if training encoded it, the model needs `preparation=train.preparation`"
+    left = f"leave it out: drop=, --drop {shlex.quote(','.join(unknown[:6]))}"
+    hint = f" ({left}; {cure})" if whose == Wanted.whose else ""
     found = (("lacks", missing, f"{whose} had"), ("has", unknown, f"{whose} had not{hint}"))
     parts = [
         f"{verb} the column{'s' * (len(listed) > 1)} {', '.join(map(repr, listed[:6]))}, which {training}"

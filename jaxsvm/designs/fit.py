@@ -224,7 +224,7 @@ class DesignFit:
 
 @transfers
 def fit(
-    design: Design, C: ArrayLike = 1.0, *, loss: str = "hinge", bias: str = "regularized", epsilon: float = 0.1,
+    design: Design, C: ArrayLike = 1.0, *, loss: str = "hinge", bias: str = "regularized", epsilon: float | None = None,
     tol: float = 1e-4, max_passes: int = 100, max_seconds: float | None = None, init: DesignFit | None = None,
     checkpoint: str | os.PathLike[str] | None = None, callback: Callable[[int, np.ndarray], object] | None = None,
     interrupt: str = "return",
@@ -240,7 +240,7 @@ def fit(
         C: Factor of the loss, > 0, or several, `(k,)`.
         loss: "hinge" or "squared_hinge" for classes, "epsilon_insensitive" for targets.
         bias: "regularized" (a feature of value 1), "none" or "free".
-        epsilon: Half-width of the tube of regression, >= 0.
+        epsilon: Half-width of the tube of regression, >= 0; None: 0.1.
         tol: The certified relative gap at which a machine ends.
         max_passes: The most passes over the rows, of all machines together.
         max_seconds: Begin no further pass after so many seconds.
@@ -258,7 +258,7 @@ def fit(
     _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
     positive = _positive(design)
     machines = [Machine(float(value), k) for value in values.ravel() for k in positive]
-    run = Run(design, Evaluate(loss), machines, bias, epsilon, tol)
+    run = Run(design, Evaluate(loss), machines, bias, 0.1 if epsilon is None else epsilon, tol)
     started = time.monotonic()
     codes = run_to_end(run, init, max_passes, max_seconds, checkpoint, callback, interrupt)
     shape = values.shape + ((len(positive),) if len(positive) > 1 else ())
@@ -277,7 +277,7 @@ def fit(
 @transfers
 def cross_validate(
     design: Design, Cs: ArrayLike, folds: int = 5, *, loss: str = "hinge", bias: str = "regularized",
-    epsilon: float = 0.1, tol: float = 1e-3, max_passes: int = 100, max_seconds: float | None = None,
+    epsilon: float | None = None, tol: float = 1e-3, max_passes: int = 100, max_seconds: float | None = None,
     callback: Callable[[int, np.ndarray], object] | None = None, interrupt: str = "return",
 ) -> Scores:  # fmt: skip
     """Score values of C on folds of the rows, with the passes of all folds and values shared.
@@ -293,7 +293,7 @@ def cross_validate(
     require_whole("folds", folds, 2)
     _check(design, loss, bias, epsilon, tol, max_passes, max_seconds)
     machines = [Machine(float(C), k, fold) for fold in range(folds) for C in values for k in _positive(design)]
-    run = Run(design, Evaluate(loss, folds), machines, bias, epsilon, tol)
+    run = Run(design, Evaluate(loss, folds), machines, bias, 0.1 if epsilon is None else epsilon, tol)
     codes = run_to_end(run, None, max_passes, max_seconds, None, callback, interrupt)
     _warn(codes, [run.certificate(k).relative_gap for k in range(len(machines))])
     w, mean = np.stack([lane.best for lane in run.lanes]).reshape(folds, -1, design.d + 1), np.zeros(0)
@@ -383,8 +383,8 @@ def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes
         raise InputError(
             f"loss is {loss!r}, and the rows have {has}; targets and the epsilon-insensitive loss go together."
         )
-    if targets and not (np.ndim(epsilon) == 0 and 0 <= float(epsilon) < np.inf):
-        raise InputError(f"epsilon is {epsilon!r}: a finite number >= 0 is needed.")
+    usable = epsilon is None or (targets and np.ndim(epsilon) == 0 and 0 <= float(epsilon) < np.inf)
+    require(usable, f"epsilon is {epsilon!r}, loss {loss!r}: a finite number >= 0 is for 'epsilon_insensitive' alone.")
     if design.d >= SIZES.largest_direct_system:
         raise InputError(
             f"design has {design.d} features: {SIZES.largest_direct_system - 1} at most are taken; take fewer, or "

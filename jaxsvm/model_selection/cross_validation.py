@@ -91,8 +91,8 @@ def C_grid(  # noqa: N802 (C is the field's name)
 
         C_grid(problem.hinge(1.0), 2, change=change, largest=largest, solver=solver, callback=tell)
         return _spaced(min(nu for nu in nus if nu > 0), max(nus), n)
-    if problem.parameter != "C" or problem.regression:
-        raise InputError(f"problem is a {type(problem).__name__}: a grid of C is for `svm_problem` or `hinge_problem`.")
+    need = "a grid of C is for `svm_problem` or `hinge_problem`, one of nu for `slack_problem`"
+    require(problem.parameter == "C" and not problem.regression, f"problem is a {type(problem).__name__}: {need}.")
     first, weights, samples = problem.at(1.0), np.asarray(problem.weights), problem.n
     pull = np.asarray(SignedGram(problem.gram, problem.y, problem.offset).support_matvec(jnp.asarray(weights)))
     low = float(1 / max(pull.max() * float(weights.max()), float(first.diagonal.max()), np.finfo(float).tiny))

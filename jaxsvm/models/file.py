@@ -83,10 +83,8 @@ class Model:
         kernel = basis.kernel if isinstance(basis, KernelBasis) else type(basis).__name__
         scaled = "" if self.scaling is None else "scaled "
         gap = float(np.max(np.asarray(self.certificate.relative_gap)))
-        return (
-            f"Model({task}: {np.shape(self.coef)[0]} coefficients of {kernel}, {basis.columns} {scaled}columns, "
-            f"relative gap {gap:.1e})"
-        )
+        size = f"{np.shape(self.coef)[0]} coefficients of {kernel}, {basis.columns} {scaled}columns"
+        return f"Model({task}: {size}, relative gap {gap:.1e})"
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> None:

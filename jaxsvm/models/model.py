@@ -55,7 +55,7 @@ def compact(
             `Layout(columns=(...))` gives names alone.
 
     Raises:
-        InputError: Under tracing, for a fit with lanes, or for machines of another kind.
+        InputError: Under tracing, for a fit with lanes, machines of another kind, or equal classes.
     """
     require(is_concrete(fit, problem), "fit is being traced: its support has no size yet; call `compact` outside jit.")
     _require_fit_of(problem, fit)
@@ -68,6 +68,11 @@ def compact(
             need = "a model holds all pairs (`one_versus_one`) of three classes or more, and a name for each"
             has = f"problem has {problem.classes} classes{kind}, and classes is {classes}"
             raise InputError(f"{has}: {need}; keep the fit and its machines otherwise.")
+    held = isinstance(scaling, Scaling | None) and isinstance(layout, Layout | None)
+    require(held, f"scaling is {type(scaling)}, layout {type(layout)}: `Scaling` and `Layout` are needed, or None.")
+    many = len(classes or ()) if isinstance(problem, Machines) else 2
+    distinct = classes is None or len({*classes}) == len(classes) == many
+    require(distinct, f"classes is {classes}: {many} different labels are needed, that of the negative side first.")
     basis, coef = _without_zeros(*problem.gram.expansion(coefficients))
     return Model(basis, coef, fit.bias, fit.R, fit.certificate, scaling, classes, layout)
 
@@ -171,9 +176,8 @@ def _require_fit_of(problem: Any, fit: Fit) -> None:
         has = f"fit has lanes {fit.alpha.shape[:-1]} (alpha of shape {fit.alpha.shape})"
         wanted = f"the {lanes[0]} machines need a lane each" if lanes else "take one of them, such as path[0]"
         raise InputError(f"{has}: {wanted}.")
-    n = problem.gram.n
-    if fit.dual_coef.shape[-1] != n:
-        raise InputError(f"fit is of {fit.dual_coef.shape[-1]} samples, and the problem has {n}: its own is needed.")
+    n, held = problem.gram.n, fit.dual_coef.shape[-1]
+    require(held == n, f"fit is of {held} samples, and the problem has {n}: its own is needed.")
 
 
 @overload
@@ -231,7 +235,5 @@ def _require_known(values: Any) -> None:
     unknown = np.isnan(np.asarray(values)) if is_concrete(values) else np.zeros((0,), bool)
     if unknown.any():
         rows = np.flatnonzero(unknown.reshape(len(unknown), -1).any(axis=1))
-        raise InputError(
-            f"x_new has {len(rows)} point(s) whose decision value is NaN, the first in row {int(rows[0])}: kernel "
-            "values overflow there. Scale the features, as in training, or take float64."
-        )
+        has = f"x_new has {len(rows)} point(s) whose decision value is NaN, the first in row {int(rows[0])}"
+        raise InputError(f"{has}: kernel values overflow there. Scale the features, as in training, or take float64.")

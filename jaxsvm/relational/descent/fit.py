@@ -184,21 +184,21 @@ def together(fits: list[RelationalFit], join: Join) -> RelationalFit:
 
 def _require_small(join: Join, scale: str, method: str) -> None:
     sizes = join.over(lambda _, block, v: np.abs(block.X[v > 0]).max(initial=0), np.maximum)
-    if max(sizes) > 1:
-        raise InputError(f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
+    require(max(sizes) <= 1, f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
 
 
 def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed | Counted | Passing, str]:
     """Return what evaluates points of a scaled join, and the reason of the choice."""
+    if not isinstance(engine, Engine):
+        require_one_of("engine", engine, ("auto", "formed", "merge", "grid", "sketch"))
     if isinstance(join, Streamed) and method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
         return Passing(join), f"streamed: {join.n:,} rows, which the database forms in each pass, exact"
     if method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
         rows = all_formed(join, wanted=engine == "formed")
         if rows is not None:
             return rows, f"formed: the join has {float(join.size):,.0f} rows, each kept with its features, exact"
-    if isinstance(engine, str) and engine == "formed":
-        many = f"{float(join.size):.3g}"
-        raise InputError(f"engine is 'formed': {many} rows do not fit, or {method=}; take 'auto' with the hinge.")
+    need = f"{float(join.size):.3g} rows do not fit, or {method=}; take 'auto' with the hinge."
+    require(isinstance(engine, Engine) or engine != "formed", f"engine is 'formed': {need}")
     counter, why = engine_for(join, engine, eps)
     return Counted(join, counter), why
 
