@@ -29,7 +29,7 @@ from jaxsvm.problems.contract import BoxForm, Problem
 from jaxsvm.problems.padding import padded
 from jaxsvm.results.fit import Answer, Certificate, Fit, Status, bit_of
 from jaxsvm.results.judge import better_answer, in_dtype, refused, verdict
-from jaxsvm.runtime.arrays import lengthened, owned
+from jaxsvm.runtime.arrays import lengthened, on_device
 from jaxsvm.runtime.loops import fori_loop, once, while_loop
 from jaxsvm.solvers.contract import CERTIFIED_GAP, Solver, require_solves, stop_excess
 from jaxsvm.solvers.start import Origin, Resumed, Start
@@ -283,7 +283,8 @@ def _ends_unconfirmed(problem: Problem, solver: Solver, progress: Progress) -> A
 def finish(solver: Solver, progress: Progress) -> Fit:
     """Return the best certified point as a `Fit`, with its solver, and all steps for a fit that continues it."""
     counters, earlier = _on_host((progress.state.counters, progress.earlier))  # the next burst may take the state
-    counters = jax.tree.map(lambda part: owned(part, part.dtype), counters._replace(alone=counters.steps + earlier))
+    counters = counters._replace(alone=counters.steps + earlier)
+    counters = on_device(counters) if is_concrete(counters) else counters
     return progress.best.fit(progress.status, counters._replace(solvers=bit_of(solver)))
 
 

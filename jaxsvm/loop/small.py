@@ -31,7 +31,7 @@ from jaxsvm.solvers.box.sequential_minimal_optimization import SMO
 from jaxsvm.solvers.working_set_block import block_steps, middle_of_block
 
 STEPS_OF_A_CHECK = 16  # pair steps of a chain between looks at the gap
-VALUES_OF_A_PIECE = 16  # values of C in one call of a chain, at most: Ctrl-C is seen between calls
+VALUES_OF_A_PIECE = 24  # values of C in one call of a chain, at most: Ctrl-C is seen between calls
 MOST_STEPS_OF_A_VALUE = 50_000  # pair steps of one of them, after which another engine continues
 MOST_STEPS_A_SAMPLE = 16  # pair steps of a fit for each sample: working sets are faster where it takes more
 

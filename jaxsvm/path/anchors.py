@@ -424,7 +424,7 @@ def _on_working_set(x: Any, f: Any, samples: np.ndarray) -> tuple[Array, Array, 
     """Return weights on the simplex, margins and scale of a part of a point; on the host."""
     x, f = np.asarray(x)[samples], np.asarray(f)[samples]
     total = x.sum()
-    return on_device(x / total), on_device(f), on_device(1 / total)
+    return on_device((x / total, f, 1 / total))
 
 
 def _scattered(f: Any, samples: np.ndarray, fit: Fit) -> tuple[Array, Array]:
@@ -433,4 +433,4 @@ def _scattered(f: Any, samples: np.ndarray, fit: Fit) -> tuple[Array, Array]:
     x = np.zeros_like(margins)
     x[samples] = np.asarray(fit.alpha) / np.asarray(fit.R)
     margins[samples] = np.asarray(fit.margins)
-    return on_device(x), on_device(margins)
+    return on_device((x, margins))

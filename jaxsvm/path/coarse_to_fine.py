@@ -157,7 +157,7 @@ def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -
     lanes = {place: lane for lane, (other, place) in enumerate(tasks) if other == number}
     if len(lanes) == len(grid.logs):
         first = lanes[0]
-        return jax.tree.map(lambda leaf: on_device(leaf[first : first + len(lanes)]), fits)
+        return on_device(jax.tree.map(lambda leaf: leaf[first : first + len(lanes)], fits))
     return in_order({place: _taken(fits, lane) for place, lane in lanes.items()}, np.exp(grid.logs), grid.problems[0])
 
 
@@ -184,11 +184,10 @@ def _nearest(grid: Grid, place: int) -> GridPoint:
 
 
 def _counters(points: list[GridPoint], solver: CoarseToFine) -> Counters:
-    steps = on_device(np.asarray([point.steps for point in points], np.int32))
-    none = on_device(np.zeros(len(points), np.int32))
-    limbs = on_device(limbs_of([point.evaluations for point in points]))
-    kind = on_device(np.full(len(points), bit_of(solver), np.int32))
-    return Counters(steps, steps, away=none, drops=none, alone=none, evaluations=limbs, solvers=kind)
+    steps, none = np.asarray([point.steps for point in points], np.int32), np.zeros(len(points), np.int32)
+    limbs, kind = limbs_of([point.evaluations for point in points]), np.full(len(points), bit_of(solver), np.int32)
+    parts: Any = steps, steps, none, none, none, limbs, kind
+    return on_device(Counters(*parts))
 
 
 @Program

@@ -418,7 +418,7 @@ def _coarse_to_fine(
     solved = solve_grids(grids, solver, options.key, report if callback is not None else None, stop)
     if len(values) == len(Cs) and (places[1:] > places[:-1]).all():  # already in increasing order
         return solved
-    return [jax.tree.map(lambda leaf: on_device(np.asarray(leaf)[places]), fits) for fits in solved]
+    return [on_device(jax.tree.map(lambda leaf: np.asarray(leaf)[places], fits)) for fits in solved]
 
 
 # --- arguments
