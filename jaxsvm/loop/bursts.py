@@ -60,7 +60,7 @@ def run(
     `awaited` steps a fit that awaits its finisher is not hopeless. The status is RUNNING only if there is a successor.
     """
     chunks, evaluations_shown, certifiable, told_to_stop = 1, -math.inf, False, False
-    mark, shown = (0, math.inf), finish(solver, progress)
+    mark, shown = (0, math.inf), None if callback is None else finish(solver, progress)
     running = int(progress.status) == Status.RUNNING and not stop.came
     while running:
         try:
@@ -91,7 +91,7 @@ def run(
                 elif solver.traits.carries_sums and problem.of_level:
                     current = level_program(cast(SlackProblem, problem), solver, progress)
                     shown = finish(solver, progress._replace(best=current))
-                told_to_stop = callback(shown) is True
+                told_to_stop = callback(cast(Fit, shown)) is True
             else:
                 used = (int(steps_taken(progress)) - steps) // solver.check_every
                 chunks = next_burst(chunks, used, seconds)
