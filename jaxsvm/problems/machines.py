@@ -161,7 +161,7 @@ class NuProblem(BoxProblem):
         whole = BoxProblem(**{**parts, "q": q, "C": self.C / r, "e": jnp.zeros_like(self.e)})
         return whole, a / r, s / r, epsilon if self.tube else 1 / r
 
-    def solved(self, fit: Any) -> tuple[BoxProblem, Any]:
+    def hinge_of(self, fit: Any) -> tuple[BoxProblem, Any]:
         """Return the hinge problem that a concrete fit of two classes solves, and the fit in its scale."""
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(BoxProblem)}
         a = abs(np.asarray(fit.dual_coef))

@@ -32,7 +32,7 @@ def warn_of_rounded_values(problem: Any, fits: Fit, tol: Any, Cs: Any = None) ->
     own gap is asked for. Fits of a path lie along the first axis, and `Cs` has their values of C.
     """
     if problem.kind == "nu":  # a fit is certified as that of a hinge, in whose scale its coefficients are
-        problem, fits = problem.solved(fits)
+        problem, fits = problem.hinge_of(fits)
     gram = problem.gram
     given = isinstance(gram.kernel, Linear | Precomputed) or getattr(gram, "design", None) is not None
     wide = jnp.dtype(gram.dtype) == double(gram.dtype)
