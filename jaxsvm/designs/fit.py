@@ -384,7 +384,7 @@ def _check(design: Any, loss: str, bias: str, epsilon: Any, tol: Any, max_passes
             f"loss is {loss!r}, and the rows have {has}; targets and the epsilon-insensitive loss go together."
         )
     usable = epsilon is None or (targets and np.ndim(epsilon) == 0 and 0 <= float(epsilon) < np.inf)
-    require(usable, f"epsilon is {epsilon!r}, loss {loss!r}: a number >= 0, and 'epsilon_insensitive', are needed.")
+    require(usable, f"epsilon is {epsilon!r}, loss {loss!r}: a number >= 0 is needed, for 'epsilon_insensitive' alone.")
     if design.d >= SIZES.largest_direct_system:
         raise InputError(
             f"design has {design.d} features: {SIZES.largest_direct_system - 1} at most are taken; take fewer, or "
