@@ -216,7 +216,7 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     assert pipeline[-1].fit_status_ == 1 and pipeline.predict(x).shape == (n,)
 
 
-@pytest.mark.parametrize("program", ["_chain", "joined", "_burst"])
+@pytest.mark.parametrize("program", ["_chains", "joined", "_burst"])
 @pytest.mark.filterwarnings("ignore::jaxsvm.ConvergenceWarning")
 def test_folds_of_an_estimator_keep_their_scores(program, monkeypatch):
     """By chains, by values of carried ones, and of the squared hinge: a score is that of the whole run, or NaN."""
@@ -230,12 +230,12 @@ def test_folds_of_an_estimator_keep_their_scores(program, monkeypatch):
     if program == "joined":
         monkeypatch.setattr(small_loop, "MEASURED", dataclasses.replace(many.MEASURED, samples_at_once=16))
     whole, part, calls = SVCPath(**options).fit(x, y), SVCPath(**options), []
-    module = {"_burst": bursts, "_chain": small_loop, "joined": carried_chain}[program]
+    module = {"_burst": bursts, "_chains": small_loop, "joined": carried_chain}[program]
     real = getattr(module, program)
 
     def pressed(*arguments):
         calls.append(arguments)
-        if len(calls) == 5 - 2 * (program == "_chain"):
+        if len(calls) == 5 - 2 * (program == "_chains"):
             os.kill(os.getpid(), signal.SIGINT)
             while Interruption.last == -math.inf:  # until the main thread has handled it
                 time.sleep(0.01)

@@ -37,6 +37,7 @@ SWALLOWING = ("_xla_gc_callback", "__del__")
 """Functions, of JAX's at the start of a garbage collection above all, that Python calls and whose errors it prints."""
 _handed: contextvars.ContextVar[Any] = contextvars.ContextVar("interruption", default=None)
 """The flag of the call that runs in this thread, or that started it."""
+_in_thread: contextvars.ContextVar[bool] = contextvars.ContextVar("in_thread", default=False)
 _counting = threading.Lock()
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -219,9 +220,9 @@ def result_of(job: Future[Any]) -> Any:
 
 
 def workers() -> int:
-    """Return how many threads of fits pay: a CPU's cores that this process may use; one on an accelerator."""
+    """Return how many threads of fits pay: a CPU's cores; one on an accelerator, and inside one of these threads."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if jax.default_backend() == "cpu" else 1
+    return cores if jax.default_backend() == "cpu" and not _in_thread.get() else 1
 
 
 def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,6 +232,7 @@ def with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         _handed.set(stop)
+        _in_thread.set(True)
         with jax.enable_x64(x64), jax.default_device(device), jax.default_matmul_precision(precision):
             return transfers(function)(*arguments)
 

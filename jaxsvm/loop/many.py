@@ -257,8 +257,7 @@ def at_once(problem: BoxProblem, a: Array, s: Array, tol: Array, bounds: Array, 
         v, _, more = block_steps(K, low, high, v, gradient, violation, most, problem.free_bias, problem.groups)
         s = y * matmul(K, v)
         excess = _violation_and_gap(problem, y * v, s, floor)[1] / tol
-        violation = violation / 10
-        return (v, s, violation), more, jnp.where(violation > tol * least, excess, 0)
+        return (v, s, violation / 10), more, jnp.where(violation / 10 > tol * least, excess, 0)
 
     (v, s, _), steps, excess = in_rounds(round, (y * a, s, tol), bounds[0], jnp.asarray(jnp.inf, a.dtype))
     return y * v, s, steps, 0 * steps, excess > 1

@@ -63,46 +63,45 @@ def small_chains(problem: BoxProblem, weights: np.ndarray, Cs: np.ndarray, tol: 
     """
     weights = np.asarray(weights, problem.dtype)
     rows = np.flatnonzero((weights > 0).any(axis=0))
-    machine = _small_machine(problem, weights, rows)
-    if machine is None:
+    if (machine := _small_machine(problem, weights, rows)) is None:
         return None
     order, pieces, m = np.argsort(Cs, kind="stable"), -(-len(Cs) // VALUES_OF_A_PIECE), len(weights)
     size = -(-len(Cs) // (2 * pieces)) * 2 if len(Cs) > 1 else 1  # even: similar numbers of values share programs
     values = np.pad(np.asarray(Cs, np.float64)[order], (0, -len(order) % size), mode="edge")
-    shares, zero = zero_filled(weights[:, rows].T.astype(float), machine.n).T, np.zeros(machine.n)
-    nothing = np.zeros((size, machine.n)), np.ones(size), np.zeros(size), np.zeros(size, np.int32)
-    no, solved = np.asarray(False), []
-    points = [(zero, zero, values[0], (np.float64(1), np.float64(0), no), no) for _ in weights]
+    calls = m if workers() > 1 else 1  # of all weights where threads share no work: one costs a millisecond of Python
+    shares = zero_filled(weights[:, rows].T.astype(float), machine.n).T.reshape(calls, -1, machine.n)
+    zero, one, each = np.zeros(shares.shape[1:]), np.ones(m // calls), np.zeros((m // calls, size))
+    nothing = np.zeros((*each.shape, machine.n)), each + 1, each, each.astype(np.int32)
+    solved, points = [], calls * [(zero, zero, values[0] * one, (one, 0 * one, one < 0), one < 0)]
     goal = np.float64((1.0 if problem.dtype == np.float64 else 0.8) * tol)  # answers in float32 are rounded
     spare = 1 + np.float64(min(64 * float(jnp.finfo(problem.dtype).eps), float(tol) / 10))  # a gap of twice it
-    each = MEASURED.steps_per_sample if size > 1 else MOST_STEPS_A_SAMPLE
-    bounds = values[-1], goal, np.int32(min(each * machine.n, MOST_STEPS_OF_A_VALUE)), spare
+    most = min((MEASURED.steps_per_sample if size > 1 else MOST_STEPS_A_SAMPLE) * machine.n, MOST_STEPS_OF_A_VALUE)
+    bounds = values[-1], goal, np.int32(most), spare
 
-    def solve(m: int) -> Any:
+    def solve(call: int) -> Any:
         if stop.seen:
             return nothing
-        points[m], found = _chain(machine, shares[m], piece, points[m], bounds)
+        points[call], found = _chains(machine, shares[call], piece, points[call], bounds)
         return jax.tree.map(np.asarray, found)
 
     def certifying(Cs: np.ndarray, found: Sequence[Any]) -> tuple[Any, ...]:
         """Return the arguments of `_certified`: as many rows as there are weights and values."""
+        coef, length, biases, steps = map(np.concatenate, zip(*found, strict=True))
         wanted, at = np.zeros((m, size, 2, problem.n), problem.dtype), Cs.astype(problem.dtype)
-        for each, weight, (coef, length, *_) in zip(wanted, weights, found, strict=True):
-            a = np.minimum(np.abs(coef[:, : len(rows)]), at[:, None] * weight[rows])
-            each[:, 0, rows], each[:, 1, rows] = length[:, None] * a, a
-        read = [machine.n**2 * (not solved and not k) for k in range(m * size)]  # values serve all weights
-        biases, steps = (np.concatenate(parts) for parts in list(zip(*found, strict=True))[2:])
-        parts, work = (np.repeat(weights, size, axis=0), np.tile(at, m), biases), (steps, limbs_of(read))
-        return problem, *parts, wanted.reshape(-1, 2, problem.n), work, np.asarray(tol)
+        wanted[..., 1, rows] = np.minimum(np.abs(coef[..., : len(rows)]), at[:, None] * weights[:, None, rows])
+        wanted[..., 0, :] = length[..., None] * wanted[..., 1, :]
+        read = [machine.n**2 * (not solved and not place) for place in range(m * size)]  # values serve all weights
+        parts = np.repeat(weights, size, axis=0), np.tile(at, m), biases.ravel(), wanted.reshape(-1, 2, problem.n)
+        return problem, *parts, (steps.ravel(), limbs_of(read)), np.asarray(tol)
 
     wait = compiled_ahead(
-        lambda: [(_certified, *certifying(values[:size], m * [nothing]))], problem, weights, values[:size]
+        lambda: [(_certified, *certifying(values[:size], calls * [nothing]))], problem, weights, values[:size]
     )
     for piece in values.reshape(-1, size):
         if stop.seen:
             break
         with jax.enable_x64(True):
-            found = solve_many(solve, range(m), lambda _: machine.n)
+            found = solve_many(solve, range(calls), lambda _: machine.n)
         wait()
         fits = _certified(*certifying(piece, found))
         solved.append(jax.tree.map(lambda leaf: np.asarray(leaf).reshape(m, size, *leaf.shape[1:]), fits))
@@ -165,8 +164,8 @@ def _certified(
 
 
 @Program
-def _chain(machine: BoxProblem, weight: Array, Cs: Array, point: Any, bounds: tuple[Array, ...]) -> tuple[Any, Any]:
-    """Return the next point, and of increasing values of C coefficients, lengths, biases and steps.
+def _chains(machine: BoxProblem, weights: Array, Cs: Array, points: Any, bounds: tuple[Array, ...]) -> tuple[Any, Any]:
+    """Return, of each of several weights, the next point, and of increasing C coefficients, lengths, biases and steps.
 
     As C grows, coefficients at the upper bound stay there, and all others are scaled with it. A point is `y a`, its
     product, its C, its length, its bias and whether it serves all larger values (no sample is at its bound), and
@@ -177,7 +176,7 @@ def _chain(machine: BoxProblem, weight: Array, Cs: Array, point: Any, bounds: tu
     y, q, (largest, tol, most, spare) = machine.y, machine.q, bounds
     K = cast(DenseGram, machine.gram).K
 
-    def solved(before: Any, C: Array) -> Any:
+    def solved(weight: Array, before: Any, C: Array) -> Any:
         v, product, C_before, (*how, serves), failed = before
         problem = dataclasses.replace(machine, weight=weight, C=C)
         box = jnp.minimum(0, y * problem.upper), jnp.maximum(0, y * problem.upper)
@@ -202,4 +201,4 @@ def _chain(machine: BoxProblem, weight: Array, Cs: Array, point: Any, bounds: tu
         (v, pull, *how, serves), steps, over = in_rounds(round, *start)
         return (v, y * q - pull, C, (*how, serves), failed | (over > 1)), (v, *how, steps)
 
-    return lax.scan(solved, point, Cs)
+    return lax.map(lambda chain: lax.scan(lambda *of: solved(chain[0], *of), chain[1], Cs), (weights, points))

@@ -19,11 +19,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 
 from jaxsvm.errors import is_concrete
 from jaxsvm.runtime.arrays import is_tracing
@@ -38,6 +38,8 @@ QUICK = {"xla_cpu_use_fusion_emitters": False}
 kernels are as fast, except for long fused sums in float64 (twice as slow)."""
 BRIEF = {**QUICK, "xla_backend_optimization_level": 0}
 """Switch off LLVM's optimisations too: a third of the compile time is left."""
+SETTINGS = ("enable_x64", "default_matmul_precision", "default_prng_impl", "threefry_partitionable")
+"""Settings of JAX that results depend on, and that scopes change: all of them would be 21 microseconds a call."""
 
 
 class _Registry:
@@ -181,75 +183,73 @@ class Program:
         if key is None and (is_tracing() or not is_concrete(named)):
             inlined = self._options is BRIEF and not is_concrete(named)
             return (self.function if inlined else self._plain)(**named, **static)
-        if key not in self._executables:
-            with _interrupted_afterwards():
-                try:
-                    return self._made(key, named, static)
-                except jax.errors.JaxRuntimeError as error:
-                    if "No such compile option" not in str(error):
-                        raise
-                _registry.quick = False  # this version of XLA does not know the options
+        if (executable := self._executables.get(key)) is not None:
+            return executable(**named)
+        with _interrupted_afterwards():
+            try:
                 return self._made(key, named, static)
-        return self._executables[key](**named)
+            except jax.errors.JaxRuntimeError as error:
+                if "No such compile option" not in str(error):
+                    raise
+            _registry.quick = False  # this version of XLA does not know the options
+            return self._made(key, named, static)
 
     def _split(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
         """Return the arguments by name, static ones apart, and all that the executable depends on.
 
-        The last is None where JAX has to decide: of what is traced, or lies elsewhere, or for a debugger.
+        The last is None where JAX has to decide: of what is traced or inside a trace, elsewhere, or for a debugger.
         """
         named |= zip(self._names[: len(arguments)], arguments, strict=True)
         static = {name: named.pop(name, default) for name, default in self._defaults.items()}
         leaves, tree = jax.tree.flatten(named)
         config: Any = jax.config
         by_jax = (config.jax_disable_jit, config.jax_debug_nans, config.jax_debug_infs, config.jax_default_device)
-        traced = is_tracing()  # even if no argument is: a result is no constant of the user's
-        if traced or any(by_jax) or jax.process_count() > 1 or not jax.sharding.get_abstract_mesh().empty:
+        if is_tracing() or any(by_jax) or jax.process_count() > 1 or not jax.sharding.get_abstract_mesh().empty:
             return named, static, None
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        if not is_concrete(leaves) or any(leaf.sharding != here for leaf in leaves if isinstance(leaf, jax.Array)):
+        if any(isinstance(leaf, jax.Array) and (isinstance(leaf, Tracer) or leaf.sharding != here) for leaf in leaves):
             return named, static, None
-        return named, static, (tree, *static.values(), *map(_type_of, leaves), *config.values.values())
+        settings = [getattr(config, f"jax_{name}") for name in SETTINGS]
+        return named, static, (tree, *static.values(), *map(_type_of, leaves), *settings)
 
     def _jitted(self) -> Any:
         return self._quick if _registry.quick and jax.default_backend() == "cpu" else self._plain
 
     def _file(self, key: Any) -> Path | None:
-        return store().file(self.function, self._options, self._donated, *key)
+        settings = cast(Any, jax.config).values.values()  # all, of this thread: another process may have set others
+        return key and store().file(self.function, self._options, self._donated, *key, *settings)
 
     def _found(self, key: Any) -> Any:
-        if key is not None and key not in self._executables:
-            loaded = store().load(self._file(key))
-            if loaded is not None:
-                self._executables[key] = loaded
+        if key is not None and key not in self._executables and (loaded := store().load(self._file(key))) is not None:
+            self._executables[key] = loaded
         return self._executables.get(key)
 
-    def _kept(self, key: Any, compiled: Any) -> Any:
+    def _kept(self, key: Any, file: Path | None, compiled: Any) -> Any:
         if key is not None:
-            store().save(self._file(key), compiled)
+            store().save(file, compiled)
             self._executables[key] = compiled
         return compiled
 
     def _made(self, key: Any, named: dict[str, Any], static: dict[str, Any]) -> Any:
         if key is None:
             return self._jitted()(**named, **static)
-        executable = self._found(key) or self._kept(key, self._jitted().lower(**named, **static).compile())
-        return executable(**named)
+        if (found := self._found(key)) is None:
+            found = self._kept(key, self._file(key), self._jitted().lower(**named, **static).compile())
+        return found(**named)
 
     def ahead(self, *arguments: Any, **named: Any) -> Callable[[], Any] | None:
         """Lower for these arguments and return what compiles it, in another thread; None if there is nothing to do."""
         named, static, key = self._split(arguments, named)
         if self._found(key):
             return None
-        lowered = self._jitted().lower(**named, **static)
-        return lambda: self._kept(key, lowered.compile())
+        file, lowered = self._file(key), self._jitted().lower(**named, **static)
+        return lambda: self._kept(key, file, lowered.compile())
 
     def shapes(self, *arguments: Any, **named: Any) -> Any:
         """Return the shapes of the results, float64 too; the trace is shared with a later call."""
         named, static, key = self._split(arguments, named)
         found = (self._found(key) or self._jitted().trace(**named, **static)).out_info
-        return jax.tree.map(
-            lambda leaf: ShapedArray(leaf.shape, leaf.dtype) if leaf.dtype == "float64" else leaf, found
-        )
+        return jax.tree.map(lambda it: ShapedArray(it.shape, it.dtype) if it.dtype == "float64" else it, found)
 
     def clear_cache(self) -> None:
         """Clear the compiled programs, as of a jitted function."""
@@ -258,11 +258,11 @@ class Program:
         self._executables.clear()
 
     def _cache_size(self) -> int:
-        jitted = self._plain._cache_size() + self._quick._cache_size()  # noqa: SLF001 (as above)
-        return len(self._executables) + jitted
+        return len(self._executables) + self._plain._cache_size() + self._quick._cache_size()  # noqa: SLF001
 
 
 def _type_of(leaf: Any) -> Any:
+    leaf = getattr(leaf, "aval", leaf)  # of an array of JAX, whose own attributes take three times as long
     dtype = getattr(leaf, "dtype", None)
     dtype = dtype if isinstance(dtype, np.dtype) else str(dtype)  # of a random key
     return getattr(leaf, "shape", type(leaf)), dtype, getattr(leaf, "weak_type", False)
