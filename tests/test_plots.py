@@ -77,6 +77,8 @@ def test_refusals(path):
     for draw, wanted in ((plots.path_scores, "cross_validate"), (plots.width_scores, "gammas")):
         with pytest.raises(jaxsvm.InputError, match=f"a Path: .*{wanted}"):
             draw(path)
+    with pytest.raises(jaxsvm.InputError, match="a Fit: .*History"):
+        plots.bracket(path[0])
 
 
 def test_margin_and_support_of_a_path(path, problem):

@@ -333,6 +333,10 @@ def test_an_estimator_that_stops_early_takes_fewer_steps_and_holds_out_what_it_w
 def test_a_mask_that_holds_out_nothing_is_refused(mask):
     with pytest.raises(jaxsvm.InputError, match="mask is"):
         jaxsvm.HeldOut(mask)
+    x, y = clouds(40)
+    problem = jaxsvm.slack_problem(jaxsvm.gram(RBF(0.5), x), y, 0.1)
+    with pytest.raises(jaxsvm.InputError, match="mask has 3 entries: .*, 40"):
+        jaxsvm.fit(problem, jaxsvm.StochasticBatchPerceptron(), callback=jaxsvm.HeldOut(np.ones(3, bool)))
 
 
 def test_a_large_precomputed_matrix_shows_the_current_margins_at_every_chunk(monkeypatch):

@@ -171,6 +171,7 @@ class Paper:
             return print(table(("#", "claim", "figures", "verdict", "part"), self.told()).replace("*", "\\*"))
         for name in options.parts or named:
             self.run(named[name])
+            jax.clear_caches()  # the parts of one process compile more than Linux has memory maps for
             if not self.quick:
                 RESULTS.mkdir(parents=True, exist_ok=True)
                 lines = [f"{json.dumps(name)}: {json.dumps(of, default=float)}" for name, of in self.kept.items()]

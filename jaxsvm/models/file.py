@@ -75,8 +75,7 @@ class Model:
 
     def __repr__(self) -> str:
         """Show the task, the kernel and the gap in one line; the parts instead if they are traced."""
-        parts = (self.coef, self.bias, self.certificate)
-        if not has_values(parts):
+        if not has_values((self.coef, self.bias, self.certificate)):
             return in_a_line(self)
         task = "regression" if self.classes is None else f"classes {', '.join(map(str, self.classes))}"
         basis = self.basis
@@ -136,6 +135,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     except Exception as error:  # a damaged archive raises many kinds of errors: EOF, CRC, a missing key
         fault = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {str(error)[:120]}"
         fault = f"not a whole jaxsvm model: {fault.rstrip('.')}. Save the model again."
+        fault = "there is no such file." if isinstance(error, FileNotFoundError) else fault
         raise DataError(f"{os.fspath(path)}: {fault}") from error
 
 

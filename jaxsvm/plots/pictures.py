@@ -234,7 +234,7 @@ def bracket(history: History, *, against: str = "steps", ax: Axes | None = None)
 def _certified(history: Any, against: str) -> tuple[np.ndarray, ...]:
     """Return place on the axis, gap, primal and dual of each line of a history from its first certificate on."""
     require_one_of("against", against, AGAINST)
-    require_part("what is drawn", history, against, "a `jaxsvm.History`, or a mapping of several, is needed")
+    require_part("what is drawn", history, "relative_gap", "a `jaxsvm.History`, or a mapping of several, is needed")
     names = (against, "relative_gap", "primal", "dual")
     x, gap, *bounds = (np.asarray(getattr(history, name), float) for name in names)
     shown = np.isfinite(gap) & (gap > 0) & (x > 0)

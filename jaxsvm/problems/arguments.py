@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxsvm.errors import InputError, is_concrete, require, require_finite, require_part
-from jaxsvm.runtime.arrays import on_device, owned
+from jaxsvm.runtime.arrays import on_device, owned, require_positive
 from jaxsvm.runtime.programs import Program
 
 
@@ -71,8 +71,8 @@ def require_positive_scalar(name: str, value: Any) -> None:
     """Refuse anything but one positive finite number; a traced one passes."""
     if np.shape(value) != ():
         raise InputError(f"{name} has shape {np.shape(value)}: one number is needed (use `solve_path` for many).")
-    if is_concrete(value) and not (np.isfinite(float(value)) and float(value) > 0):
-        raise InputError(f"{name} is {float(value)}: a positive finite number is needed.")
+    if is_concrete(value):
+        require_positive(name, value)
 
 
 def require_share(name: str, value: Any) -> None:

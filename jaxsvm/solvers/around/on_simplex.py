@@ -126,8 +126,7 @@ class Sampled(HoldingWrapper[SimplexForm]):
 
         view: Any = Restricted(problem, indices, jnp.append(active & full, jnp.full((self.r,), ~full)))
         before = inner._replace(s=jnp.concatenate([inner.s[:size], s_drawn]))
-        after = self._settle(self.solver.step(view, before), view, size)
-        stepped, indices = after
+        stepped, indices = self._settle(self.solver.step(view, before), view, size)
         counters = jax.tree.map(lambda a, b: jnp.where(frozen, a, b), inner.counters, stepped.counters)
         spent = jnp.where(wanted & (state.failures < self.tries), self.r * active.sum(), 0)
         counters = counters._replace(steps=inner.counters.steps + 1).evaluated(spent)

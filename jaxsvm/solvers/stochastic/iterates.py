@@ -70,8 +70,7 @@ class Draws(NamedTuple):
                 (self.left <= 0, self),
             )
         index = (draws.start + draws.stride * jnp.arange(batch, dtype=jnp.int32)) % n
-        ahead = (draws.start + draws.stride * batch) % n
-        return draws._replace(start=ahead, left=draws.left - batch), index
+        return draws._replace(start=(draws.start + draws.stride * batch) % n, left=draws.left - batch), index
 
 
 @cache

@@ -197,7 +197,9 @@ class HeldOut:
 
     def __call__(self, fit: Fit) -> bool:
         """Note the error; return whether to stop. `fit` calls this."""
-        self.errors[int(fit.steps)] = float((np.asarray(fit.margins)[self.mask] <= 0).mean())
+        held = len(self.mask) == len(margins := np.asarray(fit.margins))
+        require(held, f"mask has {len(self.mask)} entries: one a sample of the problem is needed, {len(margins)}.")
+        self.errors[int(fit.steps)] = float((margins[self.mask] <= 0).mean())
         best = min(self.errors, key=self.errors.__getitem__)
         self.ended = max(self.errors) >= max(self.least, self.patience * best)
         return self.ended
