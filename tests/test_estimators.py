@@ -155,7 +155,8 @@ def test_a_pickle_of_another_version_is_refused():
                 type(machine).__new__(type(machine)).__setstate__(other)
 
 
-def test_a_grid_search_compiles_nothing_that_a_fit_of_its_size_has_compiled():
+def test_a_grid_search_compiles_nothing_that_a_fit_of_its_size_has_compiled(monkeypatch):
+    monkeypatch.setattr("jaxsvm.runtime.programs.PROGRAMS_KEPT", 10_000)  # of other tests too: none is cleared
     estimators.SVC().fit(X[:120], np.arange(120) % 3)
     before = many._solved._cache_size()
     grid = {"svc__C": [0.1, 1.0, 10.0, 100.0], "svc__gamma": [0.01, 0.03, 0.1, 0.3, 1.0]}

@@ -106,7 +106,8 @@ def test_folds():
     assert tune(RBF(0.2), x, y, folds=given, steps=1).history[0].loss > 0
 
 
-def test_a_second_tuning_of_the_same_shapes_compiles_nothing():
+def test_a_second_tuning_of_the_same_shapes_compiles_nothing(monkeypatch):
+    monkeypatch.setattr("jaxsvm.runtime.programs.PROGRAMS_KEPT", 10_000)  # of other tests too: none is cleared
     x, y, held = data()
     tune(RBF(0.2), x, y, 1.0, folds=held, steps=2)
     before = held_out.measured._cache_size()
