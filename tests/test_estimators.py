@@ -157,7 +157,8 @@ def test_a_pickle_of_another_version_is_refused():
 
 def test_a_grid_search_compiles_nothing_that_a_fit_of_its_size_has_compiled(monkeypatch):
     monkeypatch.setattr("jaxsvm.runtime.programs.PROGRAMS_KEPT", 10_000)  # of other tests too: none is cleared
-    estimators.SVC().fit(X[:120], np.arange(120) % 3)
+    estimators.SVC().fit(X[:120], np.arange(120) % 3)  # the size of a fold, and that of all
+    estimators.SVC().fit(X, Y)
     before = many._solved._cache_size()
     grid = {"svc__C": [0.1, 1.0, 10.0, 100.0], "svc__gamma": [0.01, 0.03, 0.1, 0.3, 1.0]}
     search = GridSearchCV(make_pipeline(StandardScaler(), estimators.SVC()), grid, cv=5).fit(X, Y)
