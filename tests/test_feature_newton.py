@@ -116,7 +116,8 @@ def test_a_fit_at_a_large_C_takes_a_few_steps(dtype):
     found = jaxsvm.fit(problem(dtype, C=2000.0, sample_weight=weight), tol=tol)
     assert (found.status.name, set(found.solvers)) == ("CONVERGED", {"FrankWolfe", "FeatureNewton"})
     assert int(found.steps) <= 2012
-    assert oracle.relative_gap_direct(K, y, 2000.0, np.asarray(found.alpha, float), weight=weight) <= tol * (1 + 1e-3)
+    allowed = 2 * tol if dtype == "float32" else tol * (1 + 1e-3)  # K is exact, the fit is of values in float32
+    assert oracle.relative_gap_direct(K, y, 2000.0, np.asarray(found.alpha, float), weight=weight) <= allowed
     # The point alone, without its w, in the rounding of float32: its gap is up to 1.3 tol.
     again = jaxsvm.fit(problem(dtype, C=2000.0, sample_weight=weight), tol=2 * tol, init=found)
     assert (again.status.name, int(again.steps)) == ("CONVERGED", 0)
