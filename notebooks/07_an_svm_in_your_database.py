@@ -132,12 +132,37 @@ assert float(huge.size) > 1e10 and found.status.name == "CONVERGED"
 
 thresholds = np.linspace(-2, 5, 36)
 share, (wrong,) = found.margins(thresholds), found.margins(0.0)
+print(f"median margin {np.interp(0.5, share, thresholds):.2f}")
 figure, axes = plt.subplots(figsize=(6.5, 3), layout="constrained")
 axes.stairs(np.diff(share), thresholds, fill=True)
 axes.axvline(0, color="0.3", linewidth=1)
 axes.set(xlabel="margin", ylabel="share of the rows", title=f"{float(huge.size):.2g} rows, {wrong:.1%} of them wrong")
 plt.show()
 assert (np.diff(share) >= 0).all() and 0.05 < wrong < 0.25
+
+# %% [markdown]
+# ## What nobody can know
+#
+# The counts are to a factor: exact ones would count knapsacks. Of ten weights, how many choices weigh at most a third
+# of all? Each weight is a table of two rows (take it, or not), so a joined row is a choice, and a light choice is a row
+# inside the margin. One more row carries k on the wrong side: the derivative along `Value` is (k - count) / N, and its
+# sign tells whether more than k choices are light. The interval holds the truth, and claims a sign where 0 is outside.
+
+# %%
+weights = np.random.default_rng(3).integers(1, 20, 10)
+limit = weights.sum() // 3
+light = int(((np.arange(2**10)[:, None] >> np.arange(10) & 1) @ weights <= limit).sum())
+for k in (light // 2, light - 1, light, light + 1, 2 * light):
+    items = {f"t{i}": {"key": [1, 1, 0], f"e{i}": [0, w / (limit + 0.5), 0]} for i, w in enumerate(weights.tolist())}
+    items["v"] = {"key": [1, 0, 1], "Value": [1.0, -float(k), 0.0], "y": [1, 1, -1]}
+    gadget = relational.Join({name: {c: np.array(v) for c, v in t.items()} for name, t in items.items()}, ("v", "y"))
+    at = gadget.feature_names.index("v.Value")
+    beta = np.array([float(name != "v.Value") for name in gadget.feature_names])
+    bounds = (relational.pseudo_gradient(gadget, beta, 0.0, 0.1, mode=mode) for mode in ("lower", "upper"))
+    low, high = (-float(gadget.size) * end[at] for end in reversed(relational.gradient_interval(*bounds)))
+    sign = "more" if low > 0 else "fewer" if high < 0 else "nobody knows"
+    print(f"light choices {light}, k = {k}: count - k in [{low:.2f}, {high:.2f}] ({sign})")
+    assert low <= light - k <= high
 
 # %% [markdown]
 # **Learned.** The gradient of an SVM over a join needs counts and sums of the rows on the wrong side of the margin, and

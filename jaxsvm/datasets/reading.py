@@ -1,4 +1,4 @@
-"""Read a data set of any format: all of it, or in pieces of rows, of files one after another or of a frame.
+"""Read a data set of any format, which `tables.py` parses: all of it, or in pieces of rows, of files or of a frame.
 
 Columns of the other files are put in the order of the first by name, or refused. Files without rows are passed over.
 """

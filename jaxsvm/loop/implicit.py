@@ -62,7 +62,7 @@ def solution(
         tol: Relative duality gap up to which the result counts as a solution, > 0.
 
     Returns:
-        The solution of `Kt_SS beta_S = 1` (of `jaxsvm.derivatives.box` for a box) as a `Fit` with its certificate. Its
+        The solution of `Kt_SS beta_S = 1` (with the samples at C for a box) as a `Fit` with its certificate. Its
         status is CONVERGED if the certificate proves a relative gap of at most `tol`. Else it is STALLED: S is not the
         support of a solution, or the dtype is too narrow to prove it (float32 at large C).
 

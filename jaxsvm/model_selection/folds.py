@@ -1,4 +1,4 @@
-"""Convert folds to masks, for `cross_validate` and `tune`: a number, a splitter, pairs, the fold of each sample."""
+"""Convert folds (a number, a splitter, pairs, numbers of folds) to masks; `path.solve.solve_parts` solves them."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Set

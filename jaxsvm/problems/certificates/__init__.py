@@ -1,5 +1,5 @@
-"""Certificates of problems: bounds that hold under rounding, and the tests that they need.
+"""What certificates of problems need: better points under rounding, and the test that a matrix is definite.
 
-In the file of each form, `certificate` is for solvers between steps, and `certified` decides. Those of a ball are in
-`problems/ball.py`. `results/judge.py` says what a primal and a dual value prove.
+The certificates are methods in the file of each form (`problems/box.py`): `certificate` is for solvers between steps,
+`certified` for the result. `results/judge.py` says what a primal and a dual value prove, and the status.
 """

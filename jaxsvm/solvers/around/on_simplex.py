@@ -45,9 +45,6 @@ def sampled(
 
     Returns:
         The sampled solver, for `jaxsvm.fit` like any other.
-
-    Raises:
-        InputError: On values out of range.
     """
     if final_check not in ("full", "none"):
         raise InputError(f'final_check is {final_check!r}: "full" or "none" is needed.')

@@ -301,9 +301,6 @@ class Pegasos(Stochastic):
             lam: Strength of the regulariser, > 0: `1 / (n C)` if n is known.
             bias: "regularized" (a constant feature) or "none".
             dtype: Dtype of w; None: JAX's default float.
-
-        Raises:
-            InputError: On a bad d, lam or bias.
         """
         if d < 1:
             raise InputError(f"d is {d}: at least one feature is needed.")
@@ -328,9 +325,6 @@ class Pegasos(Stochastic):
             x: The batch, `(k, d)`, dense or `CSR`; any k, but each shape compiles anew under jit.
             y: Signs in {-1, +1}, `(k,)`.
             sample_weight: Weights of the losses, `(k,)`; their mean is over k: weights of mean 1 keep lam's scale.
-
-        Raises:
-            InputError: On shapes that do not fit.
         """
         points = x if isinstance(x, CSR) else jnp.asarray(x, state.w.dtype)
         if points.ndim != 2 or points.shape[1] != state.d:

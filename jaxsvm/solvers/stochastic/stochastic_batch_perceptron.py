@@ -1,7 +1,8 @@
 """The Stochastic Batch Perceptron: supergradient ascent on the water level of a unit vector's responses."""
 
 import dataclasses
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +33,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
 
     Problems: slack problems, with any bias.
     Cost of a step: n kernel evaluations for each drawn row.
-    Rate: the mean of the iterates is within `3 r / sqrt(steps)` of the optimum in expectation, and with probability
-        `1 - delta` within `r (3 + sqrt(8 log(1 / delta))) / sqrt(steps)`.
+    Rate: the mean of the iterates is within `3 r / sqrt(steps)` of the optimum in expectation; `within` has the other.
     Source: Cotter, Shalev-Shwartz, Srebro, "The Kernelized Stochastic Batch Perceptron" (ICML 2012), Algorithm 1, with
     the errata of docs/papers/stochastic_batch_perceptron.md. Departures: samples are drawn from the rank set, never
     empty; mini-batches (a block of rows) and exact supergradients (all rows of p: one product of a stored matrix) as
@@ -49,9 +49,6 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             weights) or "last"; static.
         burn_in: Steps to leave out of the mean: the paper's `T_0`, >= 0.
         check_every: Steps in a chunk, between tests of the running gap; static.
-
-    Raises:
-        InputError: On an unknown average, or batch < 1.
     """
 
     bit = 10
@@ -75,6 +72,18 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         if self.batch is not None:
             require_whole("batch", self.batch, 1)
         require_one_of("average", self.average, AVERAGES)
+
+    @classmethod
+    def within(cls, problem: SlackProblem, gap: float, delta: float = 0.05, **fields: Any) -> Self:
+        """Return a configuration whose mean ends within `gap` of the optimum with probability `1 - delta`.
+
+        With r the largest norm of a sample's features, the mean of T steps is within `r (3 + sqrt(8 log(1 / delta))) /
+        sqrt(T)`. Source: Lemma 3.2; its constants are in docs/mathematics.md.
+        """
+        usable = 0 < gap < np.inf and 0 < delta < 1
+        require(usable, f"gap is {gap}, delta {delta}: a number > 0 and one between 0 and 1 are needed.")
+        root = float(problem.radius) * (3 + math.sqrt(8 * math.log(1 / delta))) / gap
+        return cls(steps=math.ceil(root**2), **fields)
 
     def init(self, problem: SlackProblem, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state at w = 0, at w and p of a fit, or at a p, `(n,)`, and the unit vector along `Qp`.
