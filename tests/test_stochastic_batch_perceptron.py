@@ -145,13 +145,13 @@ def test_9_mean_gap_is_below_its_bound_and_falls():
 def test_steps_for_a_gap_and_a_probability(gap, delta):
     """Lemma 3.2: at most a share `delta` of 200 runs ends further from the optimum."""
     K = 4 * data()[2]  # norms of 2: levels are twice those at half of nu
-    solver = StochasticBatchPerceptron.within(problem(K=K), gap, delta)
+    solver = SINGLE.within(problem(K=K), gap, delta)
     assert solver.steps == np.ceil((2 * (3 + np.sqrt(8 * np.log(1 / delta))) / gap) ** 2)
     missing = 2 * exact(NU / 2).level - run(solver, solver.steps, K=K, lanes=200)[1].level
     assert missing.min() >= -1e-7
     assert (missing > gap).mean() <= delta
     with pytest.raises(jaxsvm.InputError, match="gap is 0"):
-        StochasticBatchPerceptron.within(problem(), 0)
+        SINGLE.within(problem(), 0)
 
 
 @pytest.mark.thorough

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -73,9 +73,8 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
             require_whole("batch", self.batch, 1)
         require_one_of("average", self.average, AVERAGES)
 
-    @classmethod
-    def within(cls, problem: SlackProblem, gap: float, delta: float = 0.05, **fields: Any) -> Self:
-        """Return a configuration whose mean ends within `gap` of the optimum with probability `1 - delta`.
+    def within(self, problem: SlackProblem, gap: float, delta: float = 0.05) -> Self:
+        """Return the solver whose mean ends within `gap` of the optimum with probability `1 - delta`, by its steps.
 
         With r the largest norm of a sample's features, the mean of T steps is within `r (3 + sqrt(8 log(1 / delta))) /
         sqrt(T)`. Source: Lemma 3.2; its constants are in docs/mathematics.md.
@@ -83,7 +82,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
         usable = 0 < gap < np.inf and 0 < delta < 1
         require(usable, f"gap is {gap}, delta {delta}: a number > 0 and one between 0 and 1 are needed.")
         root = float(problem.radius) * (3 + math.sqrt(8 * math.log(1 / delta))) / gap
-        return cls(steps=math.ceil(root**2), **fields)
+        return dataclasses.replace(self, steps=math.ceil(root**2))
 
     def init(self, problem: SlackProblem, key: Array | None = None, init: "StartLike | None" = None) -> "State":
         """Return a state at w = 0, at w and p of a fit, or at a p, `(n,)`, and the unit vector along `Qp`.
