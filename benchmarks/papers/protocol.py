@@ -4,8 +4,8 @@
     python benchmarks/papers/NAME.py --quick       small sizes, compiled without most optimisations; nothing kept
     python benchmarks/papers/NAME.py --table       the claims in Markdown, from what is kept: the table of the page
 
-A program ends in `Paper(name, claims).main(part, ...)`. Claims are `{number: (what the paper says, the verdict of
-../shared/claims)}`, with ours and the reason where it differs. A part `f(run)` reads `run.quick`, calls `run.check(
+A program ends in `Paper(name, claims).main(part, ...)`. Claims are `{number: (what the paper says, our verdict)}`, with
+a reason where the verdict needs one. A part `f(run)` reads `run.quick`, calls `run.check(
 number, holds, found)` with a condition that can fail and a sentence of figures, and returns what is to be kept.
 """
 
@@ -148,10 +148,10 @@ class Paper:
         return print(f"  {used} CPU s", flush=True)
 
     def told(self):
-        """The checked claims, a row each: number, claim, figures, our verdict (and theirs), parts that show it."""
+        """The checked claims, a row each: number, claim, figures, verdict (and why it is that), parts that show it."""
         checks = [(f"`{part}`", check) for part, of in self.kept.items() for check in of["checks"]]
-        for claim, (says, expected, *ours) in self.claims.items():
-            verdict = f"{ours[0]} (claims file: {expected}; {ours[1]})" if ours else expected
+        for claim, (says, verdict, *why) in self.claims.items():
+            verdict = f"{verdict} ({why[0]})" if why else verdict
             if found := [(part, check["found"]) for part, check in checks if check["claim"] == claim]:
                 yield claim, says, "; ".join(text for _, text in found), verdict, ", ".join(dict(found))
 
