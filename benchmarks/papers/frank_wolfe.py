@@ -2,10 +2,9 @@
 
 `Kt = y y' (K + 1) + I / C`, `s = Kt alpha`, `R = alpha . s`, `G = 2 (R - min s)`; FW is `FrankWolfe("classic")`, MFW
 `FrankWolfe("away")`, CVM `CoreVectorMachine`, Algorithm 1 CVM with `inner_tol=2e-6`; the paper's rule is `stop="paper"`
-with eps = 1e-6. A column is n kernel values. Exact solutions are by non-negative least squares. Limits are steps, not
-seconds, so that runs repeat. Small runs check no seconds: they may run on a busy machine. Full runs check CPU seconds
-(45, 48, 50, 57, 11) with a factor of 3 and more to spare. How to run it: `benchmarks/papers/protocol.py`; the page:
-`docs/papers/frank_wolfe.md`.
+with eps = 1e-6. A column is n kernel values. Limits are steps, not seconds, so that runs repeat. Small runs check no
+seconds: they may run on a busy machine. Full runs check CPU seconds (45, 48, 50, 57, 11), with a factor of 2.5 and more
+to spare. How to run it: `benchmarks/papers/protocol.py`; the page: `docs/papers/frank_wolfe.md`.
 """
 
 import dataclasses
@@ -30,9 +29,9 @@ from jaxsvm.kernels.width import gamma_paper
 from jaxsvm.numerics.sampling import Present
 
 CLAIMS, PRINTED = json.loads(Path(__file__).with_suffix(".json").read_text()).values()
-"""The claims and the verdicts of ../shared/claims; accuracy of CVM, FW, MFW in %, then their seconds (tables 2, 3)."""
+"""The claims with our verdicts; what the paper prints: accuracy of CVM, FW, MFW in %, then seconds (tables 2, 3)."""
 MACHINES = {"FW": FrankWolfe("classic"), "MFW": FrankWolfe("away"), "CVM": CoreVectorMachine(), "smo": FrankWolfe()}
-PAPER = {"tol": 1e-6, "stop": "paper", "check_every": 50}
+PAPER, MOST = {"tol": 1e-6, "stop": "paper", "check_every": 50}, 5_000  # MOST: steps of one try
 certain = partial(solve, limit=1e6)  # no limit of time
 SETS = {"w1a": 16.0, "w7a": 16.0, "w8a": 16.0, "reuters": 16.0, "shuttle": 256.0, "ijcnn1": 64.0, "kdd10pc": 64.0}
 """Sets of two classes and their C; shuttle is class 1 against the rest, kdd10pc attacks against normal."""
@@ -81,19 +80,18 @@ def formulas(run):
             away = after_away_step(Kt, np.full(40, 1 / 40))
             rows.append((not bracket, off, abs(reach - (Kt[0, 0] - R)), abs(reach - R) / reach, covers, *away))
     wrong, off, right, form, covers, corrected, misprint, near = np.array(rows, float).T
-    run.check("1", wrong.sum() == 0, f"{count} problems: {wrong.sum():.0f} brackets without the exact optimum")
+    run.check("1", wrong.sum() == 0, f"{count} problems, the exact optimum outside [dual, primal]: {wrong.sum():.0f}")
     run.check("2", off.max() < 1e-10, f"off by {off.max():.0e} at most")
     told = f"sum alpha_i Kt_ii - R is off by {right.max():.0e}, the printed form by up to {form.max():.0%} of r*^2"
     run.check("5", right.max() < 1e-9 and form.max() > 0.01, told)
     run.check("6", covers.all(), f"{covers.sum():.0f} of {count} supports cover all at 1.001 of their radius")
-    told = f"radius after an away step: off by {corrected.max():.0e}, with the printed sign by {misprint.max():.0e}"
+    told = f"r^2 after an away step: off by {corrected.max():.0e}, with the printed sign by up to {misprint.max():.1g}"
     run.check("13", corrected.max() < 1e-11 and misprint.max() > 1e-4, told)
     run.check("27", near.all(), f"j* was the nearest active point in {near.sum():.0f} of {count} problems")
     x, y = cloud(40)
-    factor = np.linalg.cholesky(np.outer(y, y) * rbf(x, 0.5) + 1e-12 * np.eye(40))
-    same = np.c_[factor, y, np.eye(40) / np.sqrt(3.0)]
+    same = np.c_[np.linalg.cholesky(np.outer(y, y) * rbf(x, 0.5) + 1e-12 * np.eye(40)), y, np.eye(40) / np.sqrt(3.0)]
     same = np.abs(same @ same.T - signed(rbf(x, 0.5), y, 3.0)).max()
-    run.check("7", same < 1e-9, f"with 1 / sqrt C products are Kt to {same:.0e}")
+    run.check("7", same < 1e-9, f"with 1 / sqrt C the features' products are Kt, to {same:.0e}")
     other_tasks(run)
 
 
@@ -155,13 +153,12 @@ def steps(run):
                 found.setdefault(f"{name} {m} {d}", []).append(int(fit.steps))
     at = f"at eps = {epsilons[-1]:g}, (m, d) = " + " ".join(f"({m:,}, {d})" for m, d in sizes)
     last = {name: [taken[-1] for key, taken in found.items() if key.split()[0] == name] for name in MACHINES}
-    told = f"core at most {max(cores):.2f} / eps; steps, inner ones included, {at}: {last['CVM']}"
+    told = f"core at most {max(cores):.2f} / eps; steps, inner ones included, {at}: {str(last['CVM'])[1:-1]}"
     run.check("9", max(cores) <= 2, told)
-    told = f"steps {at}: FW {last['FW']}, MFW {last['MFW']}"
+    told = f"steps {at}: FW {str(last['FW'])[1:-1]}; MFW {str(last['MFW'])[1:-1]}"
     run.check("14", max(last["FW"] + last["MFW"]) <= 2 / epsilons[-1], told)
     slopes = [np.polyfit(np.log(epsilons), np.log(k), 1)[0] for key, k in found.items() if key[:2] == "FW"]
-    told = f"FW's log-log slope {min(slopes):.2f} to {max(slopes):.2f}"
-    run.check("14", all(-1.3 < slope < -0.7 for slope in slopes), told)
+    run.check("14", all(-1.3 < k < -0.7 for k in slopes), f"FW as eps^{min(slopes):.2f} to eps^{max(slopes):.2f}")
     run.check("15", all(covers), f"{sum(covers)} of {len(covers)} last balls cover all points at (1 + eps) r")
     return {"eps": epsilons, "steps": found}
 
@@ -184,10 +181,10 @@ def core(run):
                 needs.append(far / eps)
                 agree += [jaxsvm.is_coreset(problem, kept, eps) == (far <= eps)] * (seed < 4)
             table[f"{name} {eps:g}"] = (int((np.array(needs) > 1).sum()), len(needs), max(needs))
-    told = listed(table, "{} of {} (needs {:.1f} eps)")
-    run.check("16", table["FW 0.001"][0] > 0, f"the exact ball of the index set does not cover: {told}")
-    run.check("16", all(agree), f"`is_coreset` says the same of {len(agree)}")
-    told = f"r_k is at least {min(below[1e-2]):.6f} of it at eps = .01, {min(below[1e-3]):.6f} at .001, never above"
+    told = f"index sets that are none: {listed(table, '({} of {}, the worst needs {:.1f} eps)')}"
+    run.check("16", table["FW 0.001"][0] > 0, told)
+    run.check("16", all(agree), f"`is_coreset` agrees in {sum(agree)} of {len(agree)}")
+    told = f"r_k / r(MEB(C_k)): {min(below[1e-2]):.6f} to 1 at eps = .01, {min(below[1e-3]):.6f} to 1 at .001"
     run.check("17", max(below[1e-2]) <= 1 + 1e-9 and min(below[1e-3]) > min(below[1e-2]), told)
     return table
 
@@ -213,16 +210,16 @@ def tail(run):
             one = errors[1:] / np.maximum(errors[:-1], 1e-8)  # below that rounding shows
             falls[label] = [float(one[of].max(initial=0)) for of in (~drops[1:], drops[1:])]  # MFW's: the last
             kinds[label] = (int((~away[late]).sum()), int(away[late].sum()), int(drops[late].sum()))  # MFW's: the last
-    told = f"error's ratio a step: FW {listed(ratio['FW'], '{:.6f}')}"
+    told = f"ratio a step: {listed(ratio['FW'], '({:.6f})')}; error at the end: {listed(ends['FW'], '({:.1e})')}"
     run.check("18", all(ratio["FW"][key] > ratio["MFW"][key] and ends["FW"][key][0] > 1e-10 for key in cases), told)
-    run.check("19", max(ratio["MFW"].values()) < 1 - 1e-5, f"MFW {listed(ratio['MFW'], '{:.6f}')}")
-    told = f"worst ratio of one MFW step without / with a drop: {listed(falls, '{:.6f} / {:.6f}')}; beta is not printed"
+    run.check("19", max(ratio["MFW"].values()) < 1 - 1e-5, f"ratio a step: {listed(ratio['MFW'], '({:.6f})')}")
+    told = f"worst ratio of one MFW step without / with a drop: {listed(falls, '({:.6f} / {:.6f})')}"
     run.check("20", max(plain for plain, _ in falls.values()) < 1, told)
-    told = f"last 500 steps toward/away/drop: {listed(kinds, '{}/{}/{}')}"
+    told = f"last 500 steps toward/away/drop: {listed(kinds, '({}/{}/{})')}"
     run.check("21", min(row[0] for row in kinds.values()) > 50, told)
     near = {label: row for label, row in ends["MFW"].items() if row[0] < 1e-9}
-    told = listed(near, "{2}")
-    run.check("22", near and not any(row[1] for row in near.values()), f"support constant over those 500: {told}")
+    told = f"size of the support, constant over those 500: {listed(near, '({2})')}"
+    run.check("22", near and not any(row[1] for row in near.values()), told)
     return {"ratio": ratio, "kinds": kinds, "ends": ends, "falls": falls}
 
 
@@ -260,21 +257,21 @@ def any_kernel(run):
                 rule = float(certain(problem, method(name, stop="paper", tol=1e-2))[0].R)
                 shares.append(((delta2 - rule) / (delta2 - R), rule / R))
             fit = certain(problem, method("CVM", tol=1e-3, max_steps=10 * most))[0]
-            cvm[f"{label} C {C:g}"] = (int(fit.steps), fit.status.name == "CONVERGED")
+            cvm[f"{label} C {C:g}"] = ("" if fit.status.name == "CONVERGED" else "> ", int(fit.steps))
     told = f"printed steps, Delta^2 = Kt_11, end after k steps at R/R*: {listed(ends, '{}, {:.3g}')}"
     run.check("29", min(row[1] for row in ends.values()) > 1.5, told)
     slower = [row[2] / row[3] for row in ends.values()]
-    told = f"with max Kt_ii and radii by definition right, slower: R up to {max(slower):.3g} times that of D_i's"
+    told = f"with max Kt_ii and r^2 computed from R right, slower: R up to {max(slower):.3g} times the exact search's"
     run.check("29", min(slower) > 1 - 1e-9, told)
     ones = {key: row[3] for key, row in ends.items() if " C 1 " in key}
     limit = 1.1 if run.quick else 1 + 1e-5
     told = f"R/R* after {most:,} steps: {listed(ones, '{:.7f}')}"
     run.check("28", all(ratio < limit for key, ratio in ones.items() if key[-3:] == "MFW"), told)
     within, apart = [max(g - 1, 0.9799 - g) < 1e-9 for g, _ in shares], [R for _, R in shares]
-    told = f"eps = .01: {sum(within)} of {len(within)} runs within; R/R* is then {min(apart):.3g} to {max(apart):.3g}"
+    told = f"eps .01: g / g* in [.98, 1] in {sum(within)} of {len(within)}, R/R* {min(apart):.3g} to {max(apart):.3g}"
     run.check("30", all(within), told)
-    told = f"steps to a gap of 1e-3: {listed(cvm)}"
-    run.check("8", run.quick or all(done for key, (_, done) in cvm.items() if key.endswith("C 1")), told)
+    told = f"steps to a gap of 1e-3: {listed(cvm, '({}{:,})')}"
+    run.check("8", run.quick or not any(more for key, (more, _) in cvm.items() if key.endswith("C 1")), told)
     return {"ends": ends, "cvm": cvm}
 
 
@@ -286,7 +283,7 @@ def draws(run):
         drawn = jax.vmap(lambda key, p=present: Present.of(p, 2_000).drawn(key, 59))
         shares.append(float((ranks[drawn(jax.random.split(jax.random.key(1), count))].min(axis=1) <= 0.05).mean()))
     truth, bound = 1 - 0.95**59, 3 * np.sqrt(0.95 * 0.05 / count)
-    told = f"{count:,} draws of 59 of 2,000: {shares[0]:.4f}, of 200 present ones {shares[1]:.4f} (exact {truth:.4f})"
+    told = f"{count:,} draws of 59 of 2,000: {shares[0]:.4f}, of 200 of weight > 0 {shares[1]:.4f} (exact {truth:.4f})"
     run.check("31", all(abs(share - truth) < bound for share in shares), told)
     if run.quick:
         return shares
@@ -296,7 +293,7 @@ def draws(run):
         gram = jaxsvm.gram(RBF(0.3), x[:rows].astype(np.float32), store=False)
         fit = certain(jaxsvm.svm_problem(gram, y[:rows], 10.0, sample_weight=weights), solver)[0]
         gaps.append(float(fit.certificate.relative_gap))
-    told = f"sampled MFW, 400 present of 20,000, ends at a gap of {gaps[0]:.2g}, these alone at {gaps[1]:.2g}"
+    told = f"sampled MFW, 400 of 20,000 of weight > 0, ends at a gap of {gaps[0]:.2g}, these alone at {gaps[1]:.2g}"
     run.check("31", gaps[0] < 10 * gaps[1] + 0.1, told)
     costs = {}
     for m, name in ((m, name) for m in (2_000, 20_000) for name in ("full", "sampled")):
@@ -308,20 +305,19 @@ def draws(run):
             since()
             fit = jaxsvm.fit(problem, solver if name == "full" else sampled(solver, final_check="none"))
             totals.append((fit.kernel_evaluations, since()))
-        costs[f"{name} {m:,}"] = [(b - a) / 100 for a, b in zip(*totals, strict=True)]
+        costs[f"{name} {m:,}"] = [*((b - a) / 100 for a, b in zip(*totals, strict=True)), len(fit.support)]
     grows = [costs[f"{name} 20,000"][0] / costs[f"{name} 2,000"][0] for name in ("full", "sampled")]
-    told = f"kernel values a step (steps 100 to 200): {listed(costs, '{:,.0f} ({:,.0f} computed)')}"
+    told = f"MFW, kernel values a step (steps 100 to 200): {listed(costs, '{:,.0f} ({:,.0f} computed, q {})')}"
     run.check("32", grows[0] > 8 and grows[1] < 2, told)
     share = costs["full 20,000"][0] / 20_000
-    told = f"no cache: a step on demand takes {share:.2f} columns, or the matrix is stored, so nothing is to be kept"
-    run.check("33", 0.99 < share < 1.1, told)
+    run.check("33", 0.99 < share < 1.1, f"no cache: a step takes {share:.2f} columns, or the matrix is stored")
     return shares, gaps, costs
 
 
 def columns(run):
     """E6, the stored part: columns to the paper's rule in float64, by FW, MFW, both CVM, and second-order pairs."""
     names = {"a1a": ("adult", 1.0), "w1a": ("web", 16.0), "a3a": ("adult", 4.0)}
-    names, most, rows = list(names.items())[: 1 if run.quick else 3], (20_000 if run.quick else 200_000), {}
+    names, most, rows, held = list(names.items())[: 1 if run.quick else 3], (20_000 if run.quick else 200_000), {}, {}
     with jax.enable_x64(True):
         for label, (file, C) in names:
             data = load(file, label)
@@ -330,33 +326,37 @@ def columns(run):
                 how = {"inner_tol": 2e-6, "max_steps": 5 * most} if name == "CVM 2e-6" else {"max_steps": most}
                 fit, seconds = certain(problem, method(name.split()[0], **PAPER, **how))
                 columns = int(fit.steps) * (1 if name in ("FW", "MFW") else 2)
-                ended = fit.status.name in ("CONVERGED", "UNCERTIFIED")
-                rows[f"{label} {name}"] = (columns, ended, seconds, accuracy(fit, problem, data), len(fit.support))
-    used = {key: ("" if row[1] else "> ", row[0]) for key, row in rows.items()}
-    worse, better, inner = {}, {}, {}
+                more = "" if fit.status.name in ("CONVERGED", "UNCERTIFIED") else "> "
+                rows[f"{label} {name}"] = (columns, more, seconds, accuracy(fit, problem, data), len(fit.support))
+            held[label] = rows[f"{label} MFW"][4] / problem.n
+    worse, better, inner, each, ratios = {}, {}, {}, {}, {}
     for label, _ in names:
-        mfw, loose, tight, smo = (rows[f"{label} {name}"][0] for name in ("MFW", "CVM", "CVM 2e-6", "smo"))
-        worse[label], better[label], inner[label] = mfw / min(loose, smo), tight / mfw, (loose // 2, tight // 2)
-    run.check("43", min(worse.values()) > 1, f"columns to the paper's rule: {listed(used, '{}{:,}')}")
-    told = f"over CVM's inner tolerance of 2e-6 MFW wins: {listed(better, '{:.1f}')} times"
-    run.check("43", min(better.values()) > 1.5, told)
-    told = f"steps with an inner tolerance of 1e-3 and of 2e-6: {listed(inner, '{:,}, {:,}')}"
-    run.check("10", min(b / a for a, b in inner.values()) > 3, told)
-    fw, mfw, loose, tight = (rows[f"a1a {name}"] for name in ("FW", "MFW", "CVM", "CVM 2e-6"))
-    told = f"one column; an insertion of Algorithm 1 takes {tight[0] / tight[4]:.0f} (a1a)"
-    run.check("26", tight[0] / tight[4] > 10, told)
-    told = f"a1a, seconds over MFW's: CVM 2e-6 {tight[2] / mfw[2]:.3g} (paper 8.8), 1e-3 {loose[2] / mfw[2]:.2g}"
-    told += f", FW's columns {fw[0] / mfw[0]:.1f} times MFW's, or more (seconds 17.6)"
-    run.check("45", run.quick or tight[2] > 3 * mfw[2], told)
-    errors = [100 * (1 - row[3]) for row in (mfw, loose, tight) if row[1]]
-    run.check("46", max(errors) - min(errors) < 0.5, f"a1a, errors {min(errors):.2f} to {max(errors):.2f} %")
-    run.check("58", run.quick or mfw[4] > 963, f"a1a {mfw[4] / 1605:.0%} of the samples, MFW")
+        (cvm, more, spent, _, core), mfw = rows[f"{label} CVM 2e-6"], rows[f"{label} MFW"]
+        fw, loose, smo, (*_, a, b, c) = *(rows[f"{label} {name}"] for name in ("FW", "CVM", "smo")), PRINTED[label]
+        worse[label], better[label] = mfw[0] / min(loose[0], smo[0]), (more, cvm / mfw[0])
+        inner[label], each[label] = (loose[0] // 2, more, cvm // 2), (cvm / core, more and " (not ended)")
+        ratios[label] = more, spent / mfw[2], a / c, loose[2] / mfw[2], fw[1], fw[0] / mfw[0], b / c
+    run.check("43", min(worse.values()) > 1, f"columns to the paper's rule: {listed(rows, '{1}{0:,}')}")
+    run.check("43", min(k for _, k in better.values()) > 1.5, f"CVM 2e-6 over MFW: {listed(better, '{}{:.1f}')}")
+    run.check("10", min(b / a for a, _, b in inner.values()) > 3, f"steps, CVM, 2e-6: {listed(inner, '{:,}, {}{:,}')}")
+    told = f"one column; CVM 2e-6, for each sample of its support: {listed(each, '{:.0f}{}')}"
+    run.check("26", min(taken for taken, _ in each.values()) > 10, told)
+    adult = [label for label, _ in names if label != "w1a"]
+    form = "seconds of CVM 2e-6 {}{:.1f} (paper {:.1f}), of CVM {:.2f}, FW's columns {}{:.1f} (paper, seconds {:.1f})"
+    told = f"over MFW's: {listed({label: ratios[label] for label in adult}, form)}"
+    run.check("45", run.quick or min(ratios[label][1] for label in adult) > 3, told)
+    wrong = {k: (100 * (1 - row[3]), row[1] and " (not ended)") for k, row in rows.items() if k[:3] in adult}
+    apart = [np.ptp([error for k, (error, more) in wrong.items() if k[:3] == label and not more]) for label in adult]
+    run.check("46", max(apart) < 0.5, f"errors in %: {listed(wrong, '{:.2f}{}')}")
+    told = f"to the paper's rule, MFW: {listed(held, '{:.0%}')}"
+    run.check("3", run.quick or max(held.values()) > 0.5, told)
+    run.check("58", run.quick or min(held[label] for label in adult) > 0.6, told)
     return rows
 
 
 def spurious(run):
     """E12: points outside the exact support, at gaps of .1 and .01."""
-    rows, gaps = {}, (0.1,) if run.quick else (0.1, 0.01)
+    rows, gaps, last = {}, (0.1,) if run.quick else (0.1, 0.01), " 0.1" if run.quick else " 0.01"
     with jax.enable_x64(True):
         sets = {"w1a": (load("web", "w1a"), 16.0), "a1a": (load("adult", "a1a"), 1.0)}
         sets["shuttle"] = (load("shuttle").signs(1).some(2_500), 256.0)
@@ -368,14 +368,15 @@ def spurious(run):
                 a = np.asarray(fit.alpha)
                 outside = (a > 0) & ~truth
                 found = (int((a > 0).sum()), int(outside.sum()), float(a[outside].sum()))
-                rows[f"{label} {name} {gap:g}"] = (*found, int(fit.counters.drops), int(fit.steps))
-    form = "{1} outside ({2:.1%} of the mass), {3} drops, {4:,} steps"
+                end = "" if fit.status.name == "CONVERGED" else " (not ended)"
+                rows[f"{label} {name} {gap:g}"] = (*found, int(fit.counters.drops), int(fit.steps), end)
+    form = "{1} outside ({2:.1%} of the mass), {3} drops, {4:,} steps{5}"
     for claim, label in (("23", ""), ("24", "w1a"), ("25", "a1a")):
-        some = {key: row for key, row in rows.items() if key.endswith(f"{gaps[-1]:g}") and key.startswith(label)}
+        some = {k.rsplit(" ", 1)[0]: row for k, row in rows.items() if k.endswith(last) and k.startswith(label)}
         if some:
             fw, mfw, *_ = some.values()
             holds = {"23": mfw[0] < fw[0], "24": mfw[1] < fw[1], "25": fw[1] < 0.05 * fw[0] and mfw[4] < fw[4]}[claim]
-            run.check(claim, holds, f"with gaps: {listed(some, form if label else '{} active')}")
+            run.check(claim, holds, f"at a gap of{last}: {listed(some, form if label else '{0} active{5}')}")
     return rows
 
 
@@ -393,7 +394,7 @@ def start(run):
             rows.setdefault(name, []).append(float(np.mean([int(fit.steps) for fit in fits])))
     told = "; ".join(f"{name} {', '.join(f'{k:,.0f}' for k in row)}" for name, row in rows.items())
     holds = max(row[1] / row[0] for name, row in rows.items() if name != "FW") < 1
-    run.check("12", holds, f"steps from {', '.join(starts)}: {told}")
+    run.check("12", holds, f"steps from {', '.join(starts)}, means of 3 keys, FW 1 key: {told}")
     return rows
 
 
@@ -411,8 +412,8 @@ def two_classes(name):
 
 
 def one_try(problem, name, key=0):
-    """The paper's run as we read it: sampled search and stop, one draw, no final check, at most 5,000 steps."""
-    solver = sampled(method(name, max_steps=5_000, **PAPER), tries=1, final_check="none")
+    """The paper's run as we read it: sampled search and stop, one draw, no final check, at most `MOST` steps."""
+    solver = sampled(method(name, max_steps=MOST, **PAPER), tries=1, final_check="none")
     return certain(problem, solver, key=jax.random.key(key))
 
 
@@ -421,25 +422,23 @@ def tried_and_solved(run, labels, keys=1, gaps=(0.01,)):
 
     Of a run: accuracy, seconds, kernel values beyond the start's, steps; of a certified one its support's share.
     """
-    rows, tried, best = {}, {}, {}
+    rows, tried, best, names = {}, {}, {}, ("FW",) if run.quick else ("CVM", "FW", "MFW")
     for label in labels:
         data = two_classes(label)
         data = data.some(1_000) if run.quick else data
         free, problem, m = svm(data, SETS[label], store=label == "reuters"), svm(data, SETS[label]), len(data.y)
         row = rows[label] = {"m": m, "majority": data.majority()}
-        for name in ("FW",) if run.quick else ("FW", "MFW", "CVM"):
+        for name in names:
             runs = [one_try(free, name, key) for key in range(keys)]
             row[name] = [(accuracy(f, free, data), s, f.kernel_evaluations - 20 * m, int(f.steps)) for f, s in runs]
             tried[label, name] = sorted(row[name], key=lambda one: one[2])[keys // 2]
         for gap in gaps:
             fit, seconds = certain(problem, tol=gap)
             best[label] = row[f"to {gap:g}"] = (accuracy(fit, problem, data), seconds, len(fit.support) / m)
-        print(f"  {label} {row}", flush=True)
-    pairs = {label: (100 * best[label][0], *PRINTED[label][:3]) for label in rows}
-    held = [ours > max(fw, mfw) - 0.2 for label, (ours, _, fw, mfw) in pairs.items() if label != "w1a"]
-    run.check(
-        "41", all(held), f"to a gap of .01 (paper's CVM/FW/MFW): {listed(pairs, '{:.2f} ({:.2f}/{:.2f}/{:.2f})')}"
-    )
+    beside = {k: ("/".join(f"{tried[k, n][0]:.2%}" for n in names), *PRINTED[k][:3], 100 * best[k][0]) for k in rows}
+    held = [right > max(fw, mfw) - 0.2 for label, (_, _, fw, mfw, right) in beside.items() if label != "w1a"]
+    told = listed(beside, "{} (paper {:.2f}/{:.2f}/{:.2f}), to a gap of .01 {:.2f}")
+    run.check("41", all(held), f"one try {'/'.join(names)}: {told}")
     support = {label: row[2] for label, row in best.items()}
     run.check("3", min(support.values()) < 0.3, listed(support, "{:.0%}"))
     return rows, tried, best
@@ -449,15 +448,14 @@ def tables(run):
     """E6: tables 2 and 3: the sampled stop as published, beside a certified gap of .01."""
     labels = ("w1a",) if run.quick else ("reuters", "shuttle", "ijcnn1")
     rows, tried, best = tried_and_solved(run, labels)
-    told = f"Web, {', '.join(rows)}, kdd10pc; pendigits and usps in `classes`, a1a and a3a in `columns`"
-    run.check("40", len(rows) == len(labels), told)
-    absent = not any((DATA / f"{name}.npz").exists() for name in ("protein", "usps_ext", "kdd99"))
-    run.check("49", absent, "protein, USPS-Ext and the full KDD99 are not to be had")
+    run.check("40", len(rows) == len(labels), f"w1a, w7a, w8a, {', '.join(rows)}, kdd10pc, pendigits, usps, a1a, a3a")
+    run.check("49", not any((DATA / f"{name}.npz").exists() for name in ("protein", "usps_ext", "kdd99")), "not found")
     if run.quick:
         return rows
-    lost = {k: (100 * (best[k][0] - tried[k, "FW"][0]), (1 - tried[k, "FW"][0]) / (1 - best[k][0])) for k in rows}
-    told = f"points that one-try FW loses (errors times): {listed(lost, '{:.2f} ({:.1f})')}; paper: > 1 on 6 of 26"
-    run.check("47", max(points for points, _ in lost.values()) > 1, told)
+    lost = {k: [100 * (a[0] - tried[k, n][0]) for n in ("FW", "MFW") for a in (tried[k, "CVM"], best[k])] for k in rows}
+    told = f"points lost to CVM, to a gap of .01: {listed(lost, 'FW {:.2f}, {:.2f}, MFW {:.2f}, {:.2f}')}"
+    told += " (paper, to CVM: more than 1 by FW on 6, by MFW on 4 of 26 sets)"
+    run.check("47", np.max([*lost.values()], axis=0).min() > 1, told)
     return rows
 
 
@@ -468,9 +466,10 @@ def seconds(run):
     ups, rows = {}, run.kept["tables"]["figures"]
     for label, (name, column) in ((label, pair) for label in rows for pair in (("FW", 4), ("MFW", 5))):
         (cvm,), (ours,) = rows[label]["CVM"], rows[label][name]
-        ups[f"{label} {name}"] = (cvm[2] / ours[2], cvm[1] / ours[1], PRINTED[label][3] / PRINTED[label][column])
-    told = f"only ratios compare. CVM's kernel values, seconds (paper's) over {listed(ups, '{:.2g}, {:.2g} ({:.2g})')}"
-    run.check("42", all((values > 1) == (paper > 1) for values, _, paper in ups.values()), told)
+        ratios = (cvm[2] / ours[2], cvm[1] / ours[1], PRINTED[label][3] / PRINTED[label][column])
+        ups[f"{label} {name}"] = ("> " if cvm[3] >= MOST else "", *ratios)
+    told = f"CVM's kernel values, seconds over theirs (paper, seconds): {listed(ups, '{}{:.2g}, {:.2g} ({:.2g})')}"
+    run.check("42", all((values > 1) == (paper > 1) for _, values, _, paper in ups.values()), told)
     return ups
 
 
@@ -484,9 +483,9 @@ def kdd(run):
         fit, seconds = one_try(problem, name)
         tried.append((accuracy(fit, problem, data), seconds, fit.kernel_evaluations - 20 * problem.n, int(fit.steps)))
     shares = [tried[2][part] / tried[k][part] for part in (2, 1) for k in (0, 1)]
-    told = "CVM over FW, MFW: kernel values beyond the start {:.1f}, {:.1f}, seconds {:.1f}, {:.1f}; accuracy "
-    told = (told + "{:.2%}, {:.2%}, {:.2%}").format(*shares, *(row[0] for row in tried))
-    run.check("48", shares[0] > 2 and shares[2] < 20, told)
+    told = "CVM over FW, MFW: kernel values beyond the start {:.1f}, {:.1f}, seconds {:.1f}, {:.1f} (paper 102, 35); "
+    told += "accuracy of FW, MFW, CVM {:.2%}, {:.2%}, {:.2%} (paper 98.82, 99.10, 99.87)"
+    run.check("48", shares[0] > 2 and shares[2] < 20, told.format(*shares, *(row[0] for row in tried)))
     return tried
 
 
@@ -499,14 +498,15 @@ def web(run):
         ups = {k: [tried[k, "CVM"][part] / tried[k, name][part] for part in (2, 1)] for k in rows}
         ups = {k: (*two, PRINTED[k][3] / PRINTED[k][column]) for k, two in ups.items()}
         right = {k: (100 * tried[k, name][0], 100 * row["majority"]) for k, row in rows.items()}
-        told = f"{name}, CVM's kernel values and seconds over its (paper): {listed(ups, '{:.1f}, {:.1f} ({:.1f})')}"
-        told += f"; accuracy (majority) {listed(right, '{:.2f} ({:.2f})')}"
+        told = f"CVM's kernel values, seconds over {name}'s (paper, seconds): {listed(ups, '{:.1f}, {:.1f} ({:.1f})')}"
+        told += f"; {name}'s accuracy (majority) {listed(right, '{:.2f} ({:.2f})')}"
         rises = ups["w1a"][0] < ups["w7a"][0] < ups["w8a"][0]
         run.check("44", not rises and max(a - b for a, b in right.values()) < 1.5, told)
     w7a = {name: (tried["w7a", name][1], tried["w7a", name][0]) for name in ("FW", "MFW", "CVM")}
     w7a |= {key: (row[1], row[0]) for key, row in rows["w7a"].items() if key.startswith("to ")}
     ahead = w7a["to 0.01"][1] - max(w7a["FW"][1], w7a["MFW"][1])
-    run.check("59", ahead > 0.005, f"w7a, s and accuracy of one try and of the default: {listed(w7a, '{:.2f} {:.2%}')}")
+    told = f"w7a, majority {rows['w7a']['majority']:.2%}; one try and the default to gaps of 1, .1, .01"
+    run.check("59", ahead > 0.005, f"{told}: {listed(w7a, '{:.2f} s {:.2%}')}")
     return rows
 
 
@@ -520,9 +520,9 @@ def tests(run):
         ranks = np.array([stats.rankdata(row) for row in zip(cvm, fw, mfw, strict=True)]).mean(0)
         chi = 26 * ((ranks - 2) ** 2).sum()
         found.append(25 * chi / (26 * 2 - chi))
-        told[label] = (*found, printed, stats.f.sf(printed[3], 2, 50))
+        told[label] = (*found, ", ".join(f"{of:g}" for of in printed), stats.f.sf(printed[3], 2, 50))
         right[label] = [abs(a - b) < 0.01 * b for a, b in zip(found, printed, strict=True)]
-    told = listed(told, "W {:g}, {:g}, {:g}, F {:.3f} (printed {}; p of that F {:.2e}, half of the printed)")
+    told = listed(told, "W {:g}, {:g}, {:g}, F {:.3f} (paper {}; p of that F {:.2e}, half of the paper's)")
     run.check("52", right == {"time": [True] * 4, "accuracy": [True, True, False, False]}, told)
     return told
 
@@ -530,24 +530,26 @@ def tests(run):
 def penalties(run):
     """E9: C from 1 to 4,096 on shuttle's class 1: kernel values of the sampled stop, steps to a gap of .01."""
     data = load("shuttle").signs(1).some(1_000 if run.quick else 5_000)
-    Cs, names, values, gaps, full = 4.0 ** np.arange(0, 7, 3 if run.quick else 1), ("FW", "MFW", "CVM"), {}, {}, {}
+    Cs, values, gaps, full, cut = 4.0 ** np.arange(0, 7, 3 if run.quick else 1), {}, {}, {}, {}
     for C in Cs:
-        for name in names if not run.quick else ():
+        for name in () if run.quick else ("FW", "MFW", "CVM"):
             fits = [one_try(svm(data, C, store=False), name, key)[0] for key in range(3)]
             values.setdefault(name, []).append(float(np.median([fit.kernel_evaluations for fit in fits])))
             gaps.setdefault(name, []).append(float(np.median([float(fit.certificate.relative_gap) for fit in fits])))
+            cut.setdefault(name, []).append(sum(int(fit.steps) >= MOST for fit in fits))
         for name in ("MFW", "smo") if run.quick else ("MFW", "CVM", "smo"):
             fit = certain(svm(data, C, store=True), method(name, tol=1e-2, max_steps=150_000))[0]
             full.setdefault(name, []).append(int(fit.steps) if fit.status.name == "CONVERGED" else 10**6)
-    form = "/".join(["{:.2g}"] * len(Cs))
-    told = f"C = 1 .. 4,096: steps to a gap of .01 (1e+06: not in 150,000) {listed(full, form)}"
-    run.check("53", full["MFW"][-1] > 2 * min(full["MFW"]) and full["smo"][-1] > 2 * min(full["smo"]), told)
+    told = listed({k: "/".join(f"{n:,}" if n < 10**6 else "-" for n in row) for k, row in full.items()})
+    holds = full["MFW"][-1] > 2 * min(full["MFW"]) and full["smo"][-1] > 2 * min(full["smo"])
+    run.check("53", holds, f"C = 1, 4, .., 4,096: steps to a gap of .01 (-: not reached) {told}")
     if not run.quick:
-        told = f"kernel values of the sampled stop {listed(values, form)}; gaps then {listed(gaps, form)}"
+        form, work = "/".join(["{:.3g}"] * len(Cs)), {k: [n / 1e6 for n in row] for k, row in values.items()}
+        told = f"one try: 1e6 kernel values {listed(work, form)}; gaps {listed(gaps, form)}; cut {listed(cut, form)}"
         run.check("53", values["MFW"][-1] < values["MFW"][0] and gaps["MFW"][-1] > gaps["MFW"][0], told)
         below = {name: int((np.array(values[name]) < values["CVM"]).sum()) for name in ("FW", "MFW")}
-        run.check("54", below["FW"] < 4, f"below CVM at so many of {len(Cs)} values of C: {listed(below)}")
-    return {"C": list(Cs), "values": values, "gaps": gaps, "full": full}
+        run.check("54", below["FW"] < 4, f"fewer kernel values than CVM's at so many of {len(Cs)} C: {listed(below)}")
+    return {"C": list(Cs), "values": values, "gaps": gaps, "full": full, "cut": cut}
 
 
 def polynomial(run):
@@ -569,7 +571,8 @@ def polynomial(run):
             rows[label][f"{name} key {key}: {k} steps"] = float(right)
     told = "; ".join(f"{label}: {listed(row, '{:.2%}')}" for label, row in rows.items())
     printed = [v for key, v in rows["w1a"].items() if key.endswith("steps")]
-    run.check("55", min(printed) < rows["w1a"]["solution"] - 0.003, f"{told} (paper, w1a: 97.22, 97.49)")
+    told += " (paper, FW and MFW: w1a 97.22, 97.49, shuttle 96.58, 95.86 in 37 and 484 times RBF's seconds)"
+    run.check("55", min(printed) < rows["w1a"]["solution"] - 0.003, told)
     return rows
 
 
@@ -589,7 +592,7 @@ def classes(run):
             right = np.asarray(jaxsvm.predict(fit, machines, data.x_test)) == data.y_test
             rows[f"{label} {how}"] = (float(right.mean()), seconds)
     held = rows["pendigits pairs"][0] > rows["pendigits rest"][0] - (0.02 if run.quick else 0)
-    run.check("51", held, f"C = 16, gap .01: {listed(rows, '{:.2%} in {:.1f} s')}; paper's CVM 98.35, 95.63 (pairs)")
+    run.check("51", held, f"C = 16, gap .01: {listed(rows, '{:.2%} in {:.1f} s')} (paper's CVM, pairs: 98.35, 95.63)")
     if run.quick:  # what follows compares seconds
         return rows
     data = load("pendigits")
@@ -598,8 +601,7 @@ def classes(run):
         problem = svm(data._replace(x=data.x[kept], y=np.where(data.y[kept] == a, 1, -1)), 16.0, store=True)
         for name in ("MFW", "CVM", "smo"):
             spent[name] = spent.get(name, 0) + certain(problem, method(name, max_steps=100_000, **PAPER))[1]
-    told = f"10 pairs of pendigits, C = 16, to the paper's rule: {listed(spent, '{:.2f} s')}"
-    run.check("50", spent["CVM"] < spent["MFW"], told)
+    run.check("50", spent["CVM"] < spent["MFW"], f"10 pairs of pendigits, C = 16: {listed(spent, '{:.2f} s')}")
     return rows, spent
 
 
@@ -610,14 +612,12 @@ def introduction(run):
     with jax.enable_x64(True):
         problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(gamma), data.x.astype(float), store=True), data.y, 1.0)
         digits = [int(certain(problem, jaxsvm.SMO(tol=10.0**-k, check_every=50))[0].steps) for k in few]
-    told = f"hinge, a1a, pair steps to gaps of .1, .01, ...: {'/'.join(map(str, digits))}"
-    run.check("56", max(np.diff(digits)) <= digits[0], told)
+    run.check("56", max(np.diff(digits)) <= digits[0], f"a1a, steps to gaps of .1, .01, ..: {str(digits)[1:-1]}")
     if run.quick:
         return digits
     problem, sizes = jaxsvm.hinge_problem(jaxsvm.gram(RBF(gamma), data.x), data.y, 1.0), (16, 64, 256, 1024)
     spent = {size: certain(problem, jaxsvm.WorkingSet(size=size, fresh=size // 2, tol=1e-3))[1] for size in sizes}
-    told = f"a1a, seconds by the size of the set: {listed(spent, '{:.3f}')}"
-    run.check("57", max(spent.values()) > 1.5 * min(spent.values()), told)
+    run.check("57", max(spent.values()) > 1.5 * min(spent.values()), f"a1a, seconds by size: {listed(spent, '{:.3f}')}")
     best, beside = {}, {}
     for label in ("australian", "breast_w", "diabetes", "german_numer", "heart", "ionosphere"):
         x, y, *_ = load(label, test=0.0)

@@ -150,8 +150,8 @@ class Paper:
     def told(self):
         """The checked claims, a row each: number, claim, figures, verdict (and why it is that), parts that show it."""
         checks = [(f"`{part}`", check) for part, of in self.kept.items() for check in of["checks"]]
-        for claim, (says, verdict, *why) in self.claims.items():
-            verdict = f"{verdict} ({why[0]})" if why else verdict
+        for claim, (says, conclusion, *reasons) in self.claims.items():
+            verdict = " ".join([conclusion, *(f"({reason})" for reason in reasons)])
             if found := [(part, check["found"]) for part, check in checks if check["claim"] == claim]:
                 yield claim, says, "; ".join(text for _, text in found), verdict, ", ".join(dict(found))
 

@@ -2,9 +2,8 @@
 
 `z_i = y_i phi(x_i)`, `Q_ij = z_i . z_j`, margins `p = Q a`, `rho = C / C_ref`; no bias unless said. A sample is *off*
 its margin where `|p_i - 1| > 1e-3` at the solution; the *rate* of a rule is the number of samples that it fixes over
-the number of those. Rules are BT1, BT2, IT (`jaxsvm.screening`). A decision is *wrong* where the solution says another.
-Truth in `proofs` and `oracles` is an interior-point method and an active set in NumPy (`tests/oracle_hinge.py`). How to
-run it: `benchmarks/papers/protocol.py`; the page: `docs/papers/safe_sample_screening.md`.
+the number of those. A decision is *wrong* where the solution says another. Truth in `proofs` and `oracles` is by NumPy
+(`tests/oracle_hinge.py`). How to run it: `protocol.py` beside; the page: `docs/papers/safe_sample_screening.md`.
 """
 
 import json
@@ -28,10 +27,10 @@ from jaxsvm.kernels import RBF, Linear
 sys.path.append(str(ROOT / "tests"))
 from random_screening import run as judged  # noqa: E402
 from references import published_dome  # noqa: E402
-from screening_theorems import RULES, theorems  # noqa: E402
+from screening_theorems import RULES, exact, random_problem, theorems  # noqa: E402
 
 CLAIMS, PRINTED = json.loads(Path(__file__).with_suffix(".json").read_text()).values()
-"""The claims and the verdicts of ../shared/claims; figures of the paper's tables III and IV."""
+"""The claims and our verdicts; figures of the paper's tables III and IV."""
 KERNELS = ("linear", ".1/d", "1/d", "10/d")
 RATIOS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99)
 POSITIVE = {"dna": 3, "usps": 0, "pendigits": 0, "connect4": 2}
@@ -99,11 +98,16 @@ def proofs(run):
         told = f"{text} by {max(worst[number], 0):.0e} at most, {len(rows)} random problems"
         run.check(number, worst[number] < 1e-6, told)
     middle = np.median([row["T3 printed"] for row in rows])
-    far = f"{middle:.0%} (median), at worst {worst['T3 printed']:.0f} times"
-    told = f"w off by {worst['T3']:.0e}; with d_i as printed by {far}"
+    far = f"{middle:.2f} (median), {worst['T3 printed']:.0f} at worst"
+    told = f"relative error of w {worst['T3']:.0e}; with d_i as printed {far}"
     run.check("T3", worst["T3"] < 1e-6 and middle > 0.01, told)
-    for number, text in {"T8": "references of gap .1 to 1e-6", "T10": "no sample with a loss", "T16": "bounds"}.items():
-        told = f"{text}: as printed {total[number + ' printed']} wrong, corrected {total[number]}"
+    problems = [(seed % 2, *random_problem(seed)[1:4]) for seed in range(len(rows))]
+    sharp = [np.outer(y, y) * K**8 if odd else Q for odd, y, K, Q in problems]
+    apart = sum((Q @ exact(Q, 1e3)).min() > 1 - 1e-9 for Q in sharp)  # the problems of T10
+    sizes = {"T8": 5 * 60 * len(rows), "T10": 60 * apart, "T16": 4 * 2 * 60 * len(rows)}
+    for number, of in sizes.items():
+        text = "bounds broken" if number == "T16" else "samples fixed wrongly"
+        told = f"of {of:,} {text}: as printed {total[number + ' printed']}, corrected {total[number]}"
         run.check(number, total[number] == 0 and (run.quick or total[number + " printed"] > 0), told)
     equal = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), np.ones((2, 1), np.float32)), [1, -1], 1.0, bias="none")
     alike = all(np.allclose(jaxsvm.fit(equal.at(C)).alpha, C, rtol=1e-6) for C in (1e-3, 1.0, 1e3))
@@ -113,14 +117,14 @@ def proofs(run):
     problems = [jaxsvm.hinge_problem(jaxsvm.gram(Linear(), x), y, 0.01, bias=bias) for bias in ("regularized", "free")]
     more = jaxsvm.hinge_problem(jaxsvm.gram(Linear(), np.c_[x, np.ones_like(x[:, :1])]), y, 0.01, bias="none")
     one, free, other = (jaxsvm.fit(problem, tol=1e-6) for problem in (*problems, more))
-    off, refused = float(np.abs(one.margins - other.margins).max()), False
+    off, answer = float(np.abs(one.margins - other.margins).max()), "taken"
     try:
         screening.ball_test_1(problems[1], free, 0.01)
     except jaxsvm.InputError:
-        refused = True
-    told = f"margins with it and with a column of ones differ by {off:.0e}; a free bias is refused: {refused}"
-    run.check("T2", off < 2e-3 and refused, told)
-    return total
+        answer = "refused"
+    told = f"margins with it and with a column of ones differ by {off:.0e}; a free bias is {answer}"
+    run.check("T2", off < 2e-3 and answer == "refused", told)
+    return worst, total, int(apart)
 
 
 def oracles(run):
@@ -133,8 +137,8 @@ def oracles(run):
     for one in found:
         table[one.rule] = np.add(table.get(one.rule, 0), (1, one.wrong, one.broken, one.screened, one.possible))
     _, wrong, broken, decided, _ = sum(table.values())
-    told = listed({rule: row[3] / row[4] for rule, row in sorted(table.items()) if row[4]})
-    told = f"{len(numbers)} random problems, {decided:,} decisions, {wrong} wrong, {broken} bounds broken; rates {told}"
+    told = "rates " + listed({f"{rule}:": row[3] / row[4] for rule, row in sorted(table.items()) if row[4]})
+    told = f"{table['ball 1'][0]} random problems, {decided:,} decisions, {wrong} wrong, {broken} bounds broken; {told}"
     run.check("T4", wrong + broken == 0 and decided > 30 * len(numbers), told)
     return {rule: dict(zip(what, row.tolist(), strict=True)) for rule, row in table.items()}
 
@@ -162,7 +166,7 @@ def toy(run):
             turned += far[(far > 0) & ~known].max() > far[known].min()
     mean = {key: f"{np.mean(s):.3f} ({min(s):.3f} to {max(s):.3f})" for key, s in shares.items()}
     told = f"share of all samples, {len(seeds)} draws: {listed(mean)}; {wrong} wrong"
-    run.check("F1", wrong == 0 and 0.74 < np.mean(shares["none IT"]) < 0.85, told)
+    run.check("F1", wrong == 0 and 0.74 < np.mean(shares["none IT"]) < 0.8, told)
     draws = sum(map(len, shares.values())) // len(RULES)
     told = f"{turned} of {draws} draws: IT keeps a sample further beyond its margin than one that it leaves out"
     run.check("S12", turned == draws, told)
@@ -189,9 +193,8 @@ def rates(run):
     at = {key.removesuffix(" IT"): rate[4:] for key, rate in table.items() if key.endswith("IT")}
     last = [rate[-1] for key, rate in table.items() if key.endswith("IT")]
     top = max(max(rate) for key, rate in table.items() if key.endswith("BT2"))
-    told = (
-        f"IT at C_ref / C = .9/.95/.99 (0: none is off its margin): {listed(at)}; BT2 {top:.2f} at most; {wrong} wrong"
-    )
+    told = f"IT at C_ref / C = .9/.95/.99 (0: none is off its margin): {listed(at)}"
+    told = f"{told}; BT2 {top:.2f} at most; {wrong} wrong"
     run.check("F4", wrong == 0 and np.median(last) > 0.8 and max(map(max, table.values())) <= 1, told)
     run.check("S4", falls <= 0.1 * steps, f"IT falls in {falls} of {steps} steps toward C_ref = C")
     run.check("S10", weaker == 0, f"{len(at) * len(RATIOS)} settings: IT below BT1 or BT2 in {weaker}")
@@ -232,18 +235,20 @@ def single(run):
         part = problem.at(C).restrict(kept, fixed=jnp.where(it.at_bound, C, 0))
         ours[name] = [timed(lambda p=p: jaxsvm.fit(p).alpha)[1] for p in (problem.at(C), part)]
     faster, off = {name: row[4] / row[6] for name, row in table.items()}, max(row[9] for row in table.values())
-    told = f"LIBLINEAR on what is left: within {off:.0e} of the whole's optimum, {mean(faster):.1f} times faster (mean)"
+    told = f"{min(faster.values()):.1f} to {max(faster.values()):.1f} times faster, {mean(faster):.1f} (geometric mean)"
+    told = f"LIBLINEAR on what is left: within {off:.0e} of the whole's optimum, {told}"
     run.check("S1", off < 2e-3 and (run.quick or mean(faster) > 1.3), told)
     told = f"rates BT1/IT: {listed({name: row[:2] for name, row in table.items()})}; {wrong} wrong"
     run.check("S2", wrong == 0 and min(row[1] for row in table.values()) < 0.85, told)
     form = "{:.3f} s whole, {:.3f} without R', {:.3f} with L' merged, IT {:.3f}"
     told = "; ".join(f"{name} {form.format(*row[4:7], row[3])}" for name, row in table.items())
+    told = f"{told}; whole over merged + IT: {listed({key: row[4] / (row[6] + row[3]) for key, row in table.items()})}"
     run.check("Tb3", run.quick or mean(faster) > 1.3, f"LIBLINEAR, mean of 5 orders: {told}")
     share = {name: row[3] / max(row[4] - row[6], 1e-3) for name, row in table.items()}
     told = f"seconds of IT over those that it saves LIBLINEAR: {listed(share)}; ours, whole/left s: {listed(ours)}"
+    told += f"; whole over left + IT: {listed({key: w / (part + table[key][3]) for key, (w, part) in ours.items()})}"
     run.check("S6", run.quick or max(share.values()) > 0.5, told)
-    sets = ("acoustic", "url", "kdda", "kddb")
-    absent = not any((DATA / f"{name}.npz").exists() for name in sets)
+    absent = not any((DATA / f"{name}.npz").exists() for name in ("acoustic", "url", "kdda", "kddb"))
     run.check("Tb3i", absent, "acoustic, url, kdd-a, kdd-b are not to be had")
     return table, ours
 
@@ -293,32 +298,30 @@ def paths(run):
     rates = {key: [np.mean(row["BT1"]), np.mean(row["IT"])] for key, row in table.items()}
     wrong = sum(row["wrong"] for row in table.values())
     run.check("F5", wrong == 0, f"mean rate of BT1/IT along the path: {listed(rates)}; {wrong} wrong")
+    by = np.concatenate([np.subtract(row["IT"], row["BT1"]) for row in table.values()])
+    run.check("S10", min(by) >= 0, f"along {len(table)} paths IT is below BT1 in {sum(by < 0)} of {len(by)} steps")
     work = {key: row["work"] for key, row in table.items() if row["work"]}
 
     def ratio(one, other, of):
         return {key: row[one][of] / max(row[other][of], 1e-9) for key, row in work.items()}
 
     done = {route: min(row[route][2] for row in work.values()) for route in next(iter(work.values()))}
-    told = f"values certified on all samples, least of {len(work)} paths: {listed(done)}"
+    told = f"share of the values of C with a certified fit, least of {len(work)} paths: {listed(done)}"
     run.check("S3", all(share >= done[f"{key.rsplit(' ', 1)[0]} None"] - 0.02 for key, share in done.items()), told)
     alone = ratio("SMO IT", "working sets None", 1)
     run.check("S7", run.quick or mean(alone) > 1, f"seconds of SMO with IT over working sets alone: {listed(alone)}")
     seconds, reads = ratio("working sets None", "working sets IT", 1), ratio("working sets None", "working sets IT", 0)
-    told = f"working sets alone over with IT: seconds {listed(seconds)}; kernel values {listed(reads)}"
+    told = f"working sets alone over working sets with IT: seconds {listed(seconds)}; kernel values {listed(reads)}"
     run.check("S8", run.quick or min(seconds.values()) < 1, told)
     paper = {key: PRINTED["Tb4"][key][1] / PRINTED["Tb4"][key][5] for key in work}
-    told = f"ours, mean: seconds {mean(seconds):.2f}, kernel values {mean(reads):.2f}"
-    told = f"the paper's seconds, Shrink over Shrink+IT: {listed(paper)}; {told}"
-    run.check("Tb4", run.quick or mean(seconds) < mean(paper), told)
+    told = ", ".join(f"{key} {seconds[key]:.3g} (paper: {paper[key]:.3g})" for key in work)
+    told = f"{told}; geometric mean {mean(seconds):.2f} (paper: {mean(paper):.2f}), of kernel values {mean(reads):.2f}"
+    run.check("Tb4", run.quick or mean(seconds) < mean(paper), f"seconds of Shrink over Shrink+IT: {told}")
     gain, off = ratio("SMO None", "SMO IT", 0), {key: table[key]["off"] for key in work}
     told = f"kernel values of SMO, none over IT: {listed(gain)}; share off the margin at the end: {listed(off)}"
     run.check("S9", run.quick or gain["bcd 10/d"] < gain["bcd 1/d"], told)
-    sets = ("digit1", "satimage", "gisette", "news20")
-    run.check(
-        "Tb4i",
-        not any((DATA / f"{s}.npz").exists() for s in sets),
-        "DIGIT1, satimage, gisette, news20 are not to be had",
-    )
+    absent = not any((DATA / f"{name}.npz").exists() for name in ("digit1", "satimage", "gisette", "news20"))
+    run.check("Tb4i", absent, "DIGIT1, satimage, gisette, news20 are not to be had")
     return table
 
 
@@ -337,23 +340,19 @@ def two_sided(run):
             w = [Z.T @ (y * np.asarray(fit.dual_coef, float)) for fit in (below, above)]
             low, high = published_dome(Z @ w[0], size, w[0] @ w[0], w[1] @ w[1])
             found = [RULES["BT1"](at, below, C_ref), RULES["IT"](at, below, C_ref), RULES["IT"](at, above, 1.3 * C)]
-            found += [
-                screening.two_sided_test(at, below, above, C_ref, 1.3 * C),
-                found[0]._replace(inactive=low > 1, at_bound=high < 1),
-            ]
+            found.append(screening.two_sided_test(at, below, above, C_ref, 1.3 * C))
+            found.append(found[0]._replace(inactive=low > 1, at_bound=high < 1))
             rates, mistakes = zip(*(said(one, after) for one in found), strict=True)
             table[f"{name} {ratio}"], wrong = rates, wrong + sum(mistakes[:4])
     rows = np.array(list(table.values()))
     told = f"IT/dome: {listed({key: (row[1], row[4]) for key, row in table.items()})}; {wrong} wrong"
     run.check("F6", wrong == 0 and (rows[:, 1] > rows[:, 4]).mean() > 0.7, told)
     above, under = (rows[:, 0] > rows[:, 4]).sum(), (rows[:, 0] < rows[:, 4]).sum()
-    run.check(
-        "S13", above > 2 * under, f"of {len(rows)} settings BT1 (DVI) is above the dome in {above}, below in {under}"
-    )
-    told = f"IT from below/from above/all of two fits: {listed({key: row[1:4] for key, row in table.items()})}"
-    run.check(
-        "S11", (rows[:, 3] >= rows[:, 1:3].max(1) - 1e-9).all() and rows[:, 3].mean() > 1.1 * rows[:, 1].mean(), told
-    )
+    told = f"of {len(rows)} settings BT1 (DVI) is above the dome in {above}, below in {under}"
+    run.check("S13", above > 2 * under, told)
+    told = f"IT from below/IT from above/rule of both fits: {listed({key: row[1:4] for key, row in table.items()})}"
+    better = (rows[:, 3] >= rows[:, 1:3].max(1) - 1e-9).all() and rows[:, 3].mean() > 1.1 * rows[:, 1].mean()
+    run.check("S11", better, told)
     return table
 
 
@@ -370,10 +369,10 @@ def epsilon(run):
             p, coef = (np.asarray(part, float) for part in (path.at(C).margins, path.at(C).dual_coef))
             worst.append(1 - dual / (coef @ (y * p) / 2 + C * np.maximum(1 - p, 0).sum()))
         counts[kernel], errors[kernel], ends[kernel] = (len(Cs), len(path)), max(worst), Cs[-1]
-    few = ", ".join(f"{key} {a} to {b}" for key, (a, b) in counts.items())
-    told = f"values up to 1e4, the paper's step to ours: {few}; worst true error {max(errors.values()):.1e}"
-    run.check("T17", max(errors.values()) <= 1.01e-3 and all(b <= a for a, b in counts.values()), told)
-    told = f"no sample has a loss from C = {listed(ends)} on (1e4: not before)"
+    told = f"values of C, C_min to 1e4, by the paper's step/ours: {listed(counts)}"
+    told, worst = f"{told}; worst true error {max(errors.values()):.1e}", max(errors.values())
+    run.check("T17", worst <= 1.01e-3 and all(b <= a for a, b in counts.values()), told)
+    told = f"the path ends at C = {listed(ends)} (1e4: the largest C that it was to reach)"
     run.check("T18", ends["10/d"] < 100, told)
     return counts, errors, ends
 
@@ -400,7 +399,7 @@ def cost(run):
         rows = np.log([(int(key.split()[1]), *row[:2]) for key, row in table.items() if key.startswith(kernel)]).T
         slopes += [float(np.polyfit(rows[0], spent, 1)[0]) for spent in rows[1:]]
     told = ", ".join(f"{key} {1e3 * a:.1f}/{1e3 * b:.1f} ms, {c} columns" for key, (a, b, c) in table.items())
-    powers = listed(dict(zip(("linear BT1", "IT", "RBF BT1", "IT "), slopes, strict=False)))
+    powers = listed(dict(zip(("linear BT1", "linear IT", "RBF BT1", "RBF IT"), slopes, strict=False)))
     told = f"codrna, BT1/IT: {told}; exponents of n: {powers}"
     run.check("T19", run.quick or max(slopes[:3]) < 1.4 and slopes[3] < 2.3, told)
     return table
@@ -428,9 +427,10 @@ def unstored(run):
         table[name] = [timed(partial(one_by_one, problem, Cs))[1]]
         for rule in (nothing, RULES["IT"], None):
             table[name].append(timed(lambda chain=chain, rule=rule: chain(screen=rule).alphas)[1])
-    chains, rules = ({name: row[at] / row[3] for name, row in table.items()} for at in (0, 1))
+    over = {name: (row[0] / row[3], row[1] / row[3]) for name, row in table.items()}
     told = f"seconds of fits one by one/a chain without a rule/with IT/with BT1, the default: {listed(table)}"
-    run.check("S5", run.quick or min(mean(chains), mean(rules)) > 1, told)
+    worst = np.log(list(over.values())).mean(0).min()
+    run.check("S5", run.quick or worst > 0, f"{told}; the first two over the last: {listed(over)}")
     return table
 
 

@@ -64,7 +64,7 @@ def of_rule(axes, key, found):
 
 def along(axes, key, found):
     for rule in ("BT1", "IT"):
-        axes.semilogx(found[key]["C"][1:], found[key][rule], color=COLOURS[rule], label=rule, linewidth=1)
+        axes.semilogx(found[key]["C"][1:], found[key][rule], color=COLOURS[rule], label=rule, linewidth=1, subs=())
 
 
 def domes(found):

@@ -171,7 +171,7 @@ def oracles(run):
             if not np.allclose(ours, [1, level(c, V, weight)[0], basins(c, y, V, weight)], rtol=0, atol=1e-6):
                 missed.append((seed, *ours, value))
     told = f"{count} slack problems by two solvers, hinge problems, levels in one and two basins: {len(missed)} wrong"
-    run.check("oracles", not missed, f"{told} {missed[:3] or ''}; largest gap of the default {max(gaps):.0e}")
+    run.check("oracles", not missed, f"{told}{missed[:3] or ''}; largest gap of the default {max(gaps):.0e}")
 
 
 def routines(run):
@@ -313,7 +313,7 @@ def learning(run):
     z /= np.linalg.norm(z, axis=1)[:, None]
     x_test, x = np.split(z[np.abs(z[:, 0]) >= 1 / B], [20_000])
     for flips, epsilons in ((0.0, grid[: 3 if run.quick else 5]), (0.02, grid[: 2 if run.quick else 4])):
-        L, most = flips * (1 + B * np.abs(x[:, 0]).mean()), 820 if run.quick else 5800  # one shape for all
+        L, most = flips * (1 + B * np.abs(x[:, 0]).mean()), 820 if run.quick else 6200  # one shape for all
         for eps, seed in ((eps, seed) for eps in epsilons for seed in range(1 if run.quick else 4)):
             random, n = np.random.default_rng(seed), int(32 / eps * (L + eps) / eps)
             counts = np.unique(np.geomspace(1, 8 * n, 90).astype(int))
@@ -427,8 +427,7 @@ def whole(run):
 
 def libsvm(run):
     """LIBSVM (SVC) beside SBP: free bias, batches of 32, rows computed on demand; table 2 with a bias."""
-    kept = {}
-    sets = ("Adult", 0.005, 100.0, "49"), ("MNIST", 0.02, 1000.0, "50")
+    kept, sets = {}, (("Adult", 0.005, 100.0, "49"), ("MNIST", 0.02, 1000.0, "50"))
     for name, gamma, C, claim in sets[: 1 if run.quick else 2]:
         data = wanted(name, 2000 if run.quick else None)
         start = time.process_time()
@@ -452,7 +451,8 @@ def libsvm(run):
             path.append((clock, row[0], float(100 * (np.where(scores > 0, 1, -1) != data.y_test).mean())))
         stays = next((row for k, row in enumerate(path) if all(e <= best + 0.1 for *_, e in path[k:])), None)
         kept[name] = {"SVC": (spent, best, nu), "SBP": path, "stays": stays}
-        told = f"SVC {best:.2f} % in {spent:.1f} s; SBP within .1 point for good after {stays and stays[:2]} (s, steps)"
+        told = f"SVC {best:.2f} % in {spent:.1f} s; SBP {path[-1][2]:.2f} % in {path[-1][0]:.1f} s, {path[-1][1]} steps"
+        told += f"; {f'from {stays[0]:.1f} s on' if stays else 'at the end not'} within .1 point of SVC"
         run.check(claim, run.quick or (stays and stays[0] < spent / 4), told)
         if claim == "49":
             run.check("42", run.quick or nu > 2 * 5.79e-4, f"nu {nu:.3e} at a test error of {best:.2f} %")
@@ -479,8 +479,8 @@ def fourier(run):
     told = "; ".join(f"{name}: {listed(of, '{:.2f}/{:.2f}/{:.2f}')}" for name, of in kept.items())
     better = [of[k][1] < of[k][2] for of in kept.values() for k in ks]
     run.check("52", np.mean(better) > 0.6, f"error % after k inner products a sample, SBP/pairs/phases: {told}")
-    ahead = {name: of[ks[-1]][0] < of[ks[-1]][1] for name, of in kept.items()}
-    run.check("53", run.quick or (ahead["Reuters"] and ahead["MNIST"]), f"SBP ahead of pairs at k = {ks[-1]}: {ahead}")
+    ahead = listed({name: "yes" if of[k][0] < of[k][1] else "no" for name, of in kept.items()})  # at the largest k
+    run.check("53", run.quick or ahead.endswith("Reuters yes, MNIST yes"), f"SBP ahead of pairs at k = {k}: {ahead}")
     return kept
 
 

@@ -31,7 +31,7 @@ def fourier(of):
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.2))
     for axis, (name, rows) in zip(axes, of.items(), strict=True):
         for k, label in enumerate(("SBP", "cos and sin", "one phase")):
-            axis.loglog([int(place) for place in rows], [row[k] for row in rows.values()], "o-", label=label)
+            axis.semilogy(list(rows), [row[k] for row in rows.values()], "o-", label=label)
         axis.set(title=name, xlabel="inner products / n", ylabel="test error, %")
     axes[0].legend(fontsize=7)
     return figure
