@@ -235,7 +235,8 @@ def agree(join, want, label, weight, source):
     live, y = weight > 0, signs(join, label)
     size = np.abs(x[live]).max(axis=0)
     size = np.where(size > 0, size, 1.0)
-    u, p = np.where(live[:, None], x / size, 0), weight / weight.sum()
+    u = np.where(live[:, None], x / size, 0).astype(np.longdouble)  # so many rows add up to 1e-12 of rounding
+    p = weight.astype(np.longdouble) / weight.sum(dtype=np.longdouble)
     for found, wanted in (
         (moments.mean / size, p @ u),
         (moments.label_mean / size, (p * y) @ u),
