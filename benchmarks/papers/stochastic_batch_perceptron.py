@@ -449,7 +449,7 @@ def libsvm(run):
             used = row[2] > 0
             scores = rbf(data.x_test, data.x[used], gamma) @ (data.y * row[2])[used] + row[3]
             path.append((clock, row[0], float(100 * (np.where(scores > 0, 1, -1) != data.y_test).mean())))
-        stays = next((row for k, row in enumerate(path) if all(e <= best + 0.1 for *_, e in path[k:])), None)
+        stays = next((row for k, row in enumerate(path) if all(e < best + 0.1001 for *_, e in path[k:])), None)
         kept[name] = {"SVC": (spent, best, nu), "SBP": path, "stays": stays}
         told = f"SVC {best:.2f} % in {spent:.1f} s; SBP {path[-1][2]:.2f} % in {path[-1][0]:.1f} s, {path[-1][1]} steps"
         told += f"; {f'from {stays[0]:.1f} s on' if stays else 'at the end not'} within .1 point of SVC"
