@@ -152,6 +152,8 @@ def test_steps_for_a_gap_and_a_probability(gap, delta):
     assert (missing > gap).mean() <= delta
     with pytest.raises(jaxsvm.InputError, match="gap is 0"):
         SINGLE.within(problem(), 0)
+    with pytest.raises(jaxsvm.InputError, match="average is 'last'"):
+        dataclasses.replace(SINGLE, average="last").within(problem(), gap)
 
 
 @pytest.mark.thorough

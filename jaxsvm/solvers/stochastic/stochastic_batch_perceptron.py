@@ -76,9 +76,10 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
     def within(self, problem: SlackProblem, gap: float, delta: float = 0.05) -> Self:
         """Return the solver whose mean ends within `gap` of the optimum with probability `1 - delta`, by its steps.
 
-        With r the largest norm of a sample's features, the mean of T steps is within `r (3 + sqrt(8 log(1 / delta))) /
-        sqrt(T)`. Source: Lemma 3.2; its constants are in docs/mathematics.md.
+        The mean of T steps is within `r (3 + sqrt(8 log(1 / delta))) / sqrt(T)` (Lemma 3.2, docs/mathematics.md).
         """
+        of_all = self.average == "uniform" and int(self.burn_in) == 0
+        require(of_all, f'average is {self.average!r}, burn_in {self.burn_in}: the bound needs "uniform" and 0.')
         usable = 0 < gap < np.inf and 0 < delta < 1
         require(usable, f"gap is {gap}, delta {delta}: a number > 0 and one between 0 and 1 are needed.")
         root = float(problem.radius) * (3 + math.sqrt(8 * math.log(1 / delta))) / gap
