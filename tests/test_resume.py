@@ -63,6 +63,15 @@ def test_a_finisher_that_the_cap_would_cut_is_not_begun():
     assert int(first.steps) + int(second.steps) <= int(whole.steps) + SOLVER.check_every
 
 
+@pytest.mark.parametrize("C", [3e7, 1e8, 1e9, 1e10])
+def test_a_finisher_that_came_back_takes_twice_the_steps(C):
+    """Newton needs more than 30 steps here, from wherever pair steps stand: it began again and again with 30."""
+    x, y = parabola(100, wrong=0.1)
+    fit = jaxsvm.check(jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(0.5), x), y, C)))
+    exact = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(0.5), x), y, C), jaxsvm.Newton(tol=1e-10))
+    np.testing.assert_allclose(fit.certificate.primal, exact.certificate.dual, rtol=1e-9)
+
+
 def test_the_cap_holds_for_a_search_that_goes_on_with_another_solver():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, 3))

@@ -291,12 +291,12 @@ def _following(problem: Problem, turn: Turn, progress: Progress, *, may_change: 
     """Return what goes on with a fit, also with one that ended as STALLED or MAX_STEPS; None for nothing."""
     status, solver = int(progress.status), turn.solver
     if status == Status.RUNNING:
-        steps = (int(steps_taken(progress)) + int(progress.earlier)) / 2**turn.returns
-        handed = solver.hands_over(problem, progress.state, steps)
-        left = int(solver.max_steps) - int(steps_taken(progress))
+        taken, times = int(steps_taken(progress)), 2**turn.returns  # at C = 1e8 Newton needs more than 40 steps
+        handed = solver.hands_over(problem, progress.state, (taken + int(progress.earlier)) / times)
+        left, most = int(solver.max_steps) - taken, 0 if handed is None else times * int(handed.solver.max_steps)
         # A finisher that the cap cuts short proves nothing, and fits in pieces would begin it again and again.
-        if handed is not None and (handed.back is None or int(handed.solver.max_steps) <= left):
-            return handed._replace(solver=with_max_steps(handed.solver, min(int(handed.solver.max_steps), left)))
+        if handed is not None and (handed.back is None or most <= left):
+            return handed._replace(solver=with_max_steps(handed.solver, min(most, left)))
     if may_change and status in (Status.RUNNING, Status.STALLED, Status.MAX_STEPS):  # a cap of `first_choice`'s own
         return second_choice(problem, solver, progress.state, progress.excess, status != Status.RUNNING)
     return None
