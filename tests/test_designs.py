@@ -254,7 +254,7 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=message):
             call()
     with monkeypatch.context() as little:
-        little.setattr(descent, "memory", lambda: 10**6)
+        little.setattr(descent, "memory", lambda: 5 * 10**5)
         with pytest.raises(InputError, match=r"C is of 300 machines .* take .* fit some at a time"):
             designs.fit(one, np.ones(300))
     with pytest.raises(InputError, match="points of 3 features"):

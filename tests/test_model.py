@@ -644,3 +644,26 @@ def test_a_fit_computes_kernel_values_of_its_support_alone(several, monkeypatch)
     whole = jax.jit(lambda fit: jaxsvm.decision_function(fit, problem, new))(fit)  # of a traced one nothing is known
     np.testing.assert_allclose(whole, want, atol=1e-5)
     assert rows[-1] == 400
+
+
+def test_new_rows_are_prepared_as_the_training_file(tmp_path):
+    """By `load(like=)` the training set or the model, and by the model itself: a frame of pandas or of Arrow."""
+    pa, rng = pytest.importorskip("pyarrow"), np.random.default_rng(0)
+    a, site = rng.normal(size=60), rng.choice(["north", "south", "east"], 60)
+    table = pa.table({"a": [None, *a[1:]], "site": site, "kind": np.where(a + (site == "north") > 0, "ill", "well")})
+    train = jaxsvm.datasets.load(table, impute="mean", one_hot=True, scale="standardise")
+    signs, classes = jaxsvm.datasets.two_classes(train.y)
+    problem = jaxsvm.svm_problem(jaxsvm.gram(RBF(0.5), train.x), signs)
+    parts = {"scaling": train.scaling, "classes": tuple(classes), "layout": train.layout}
+    model = jaxsvm.compact(jaxsvm.fit(problem), problem, preparation=train.preparation, **parts)
+    model.save(tmp_path / "model.npz")
+    wanted = np.asarray(jaxsvm.predict(model, jaxsvm.datasets.load(table, like=train).x))
+    assert (wanted == train.y).mean() > 0.9
+    new = table.select(["site", "a"])
+    for one in (model, jaxsvm.load_model(tmp_path / "model.npz")):
+        read = jaxsvm.datasets.load(new, like=one, label_optional=True)
+        assert read.y is None and jaxsvm.datasets.load(table, like=one).y.tolist() == table["kind"].to_pylist()
+        for given in (read.x, new, new.to_pandas(), table):
+            np.testing.assert_array_equal(jaxsvm.predict(one, given), wanted)
+    with pytest.raises(InputError, match="the preparation of `like`"):
+        jaxsvm.datasets.load(new, like=model, impute="mean")

@@ -404,7 +404,7 @@ def _difference(names: Any, columns: Any, whose: str) -> str:
     """Describe the difference between the columns of two files."""
     missing = [column for column in columns if column not in names]
     unknown = [column for column in names if column not in columns]
-    cure = "or, if training encoded it, the model needs `preparation=train.preparation`"
+    cure = "or, if training encoded it, the model needs `preparation=train.preparation`, and load `like=` it or train"
     left = f"leave it out: drop=, --drop {shlex.quote(','.join(unknown[:6]))}"
     hint = f" ({left}; {cure})" if whose == Wanted.whose else ""
     found = (("lacks", missing, f"{whose} had"), ("has", unknown, f"{whose} had not{hint}"))

@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -83,7 +83,7 @@ class Dataset:
 def load(
     path: str | os.PathLike[str] | PointsLike, *, label: str | int | Literal[False] | None = None,
     label_optional: bool = False, dtype: DTypeLike | None = None, features: int | None = None,
-    header: bool | None = None, format: str | None = None, zero_based: bool | None = None, like: Layout | None = None,
+    header: bool | None = None, format: str | None = None, zero_based: bool | None = None, like: object = None,
     separator: str | None = None, decimal: str = ".", drop: str | Iterable[str | int] = (), impute: str | None = None,
     one_hot: bool = False, scale: str | None = None,
 ) -> Dataset:  # fmt: skip
@@ -97,15 +97,12 @@ def load(
         path: A file: svmlight (`.svm`, `.svmlight`, `.libsvm`, `.txt`), CSV (`.csv`, `.tsv`), npz (keys `X` and
             `y`), npy (rows of features and a label), Parquet (`.parquet`, `.pq`) or Feather (`.feather`, `.arrow`). The
             text formats may be compressed (`.gz`, `.bz2`). A file of another name, such as `a9a` or `a9a.t`, is read as
-            svmlight. Also a directory of such files, a name with `*`, or a data frame (pandas, polars, whatever Arrow
-            takes).
+            svmlight. Also a directory of such files, a name with `*`, or a data frame (whatever Arrow takes).
         label: The place of the labels: a column's name or index in a table (the last one by default), a key in npz
-            (`y` by default). False: there are none, every column is a feature and `y` is None; False drops the label
-            that starts every svmlight line.
+            (`y` by default). False: none, every column is a feature, and svmlight's labels are left out.
         label_optional: Whether labels may be absent, if `label` is None: a table of exactly `features` columns, or an
             npz file without the key of the labels, is then read as with `label=False`.
-        dtype: Floating dtype of `x`; None: float64 for text, else the smallest float that holds the column types (at
-            least float32).
+        dtype: Floating dtype of `x`; None: float64 for text, else the smallest float of all columns, at least float32.
         features: Required number of feature columns; None counts them. A svmlight file may have fewer, like a test
             file in which the last ones do not occur; with `like` it may also have more, which are left out with a note.
         header: Whether the first line of a CSV file holds names; None: if no field of it is a number, or one is a name
@@ -113,14 +110,14 @@ def load(
         format: "svmlight", "csv", "npz", "npy", "parquet" or "feather", for a file whose name does not tell.
         zero_based: Whether the indices of a svmlight file count from 0. None: as in the training file, if `like` is
             given; else from 0 if the index 0 occurs in the file, and from 1 if it does not.
-        like: The layout of the training file (`dataset.layout`, `model.layout`). Columns that have names are put in its
-            order; missing and unknown ones are refused. Labels are read from the same place.
+        like: The training set, a model of it, or their layout: named columns are put in its order, missing and unknown
+            ones are refused, labels are read from the same place. A preparation is made as there, but no scaling.
         separator: What stands between the fields of a CSV file; None: the tab, semicolon or comma of its first line.
         decimal: The decimal mark of a CSV file, "." or ",".
         drop: Columns of a table to leave out, by name or by place from 0.
         impute: "mean" or "most_frequent" (of text always) fills in missing values; None refuses them.
         one_hot: Whether columns of text become an indicator for each text; else they are refused.
-        scale: "standardise" or "min-max": how to scale the columns (`Scaling`).
+        scale: "standardise" or "min-max" scales `x`; a model with this `scaling` takes points as in files, not `x`.
 
     Raises:
         DataError: If the file is missing, unreadable, cut short or holds something else: the message names the file,
@@ -131,9 +128,10 @@ def load(
     require_part("path", str(path) if isinstance(path, os.PathLike) else path, "__len__", "a file or frame is needed")
     paths, frame = (files_of(path), None) if isinstance(path, str | os.PathLike) else (("the frame",), path)
     name, drop = ", ".join(paths), (drop,) if isinstance(drop, str) else tuple(drop)
+    preparation, layout = getattr(like, "preparation", None), cast(Any, getattr(like, "layout", like))
     wanted = Wanted(
         label, label_optional and label is None, features, zero_based, header, separator, decimal,
-        Layout() if like is None else like, drop=drop,
+        Layout() if layout is None else layout, drop=drop,
     )  # fmt: skip
     source = Source(paths, wanted, format, frame)
     kind = source.kind(paths[0])
@@ -143,7 +141,9 @@ def load(
     require(not prepares or kind in TABLES, f"drop, decimal, impute or one_hot is given: only {tables} {need}")
     if label is not None and label is not False and kind == "svmlight":
         raise InputError(f"label is {label!r}: svmlight lines start with their label; leave it out.")
-    preparation = None
+    if preparation is not None:
+        require(not prepares, "drop, decimal, impute or one_hot is given: the preparation of `like` is made.")
+        return dataclasses.replace(preparation.read(source, layout, dtype=dtype), preparation=preparation)
     if prepares:
         preparation = _learn(source, impute, one_hot)
         source = dataclasses.replace(source, columns=preparation.columns)

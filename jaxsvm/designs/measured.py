@@ -12,7 +12,7 @@ class Measured:
     slope_of_a_trial: float = 0.5  # share of the first slope up to which a trial of a step is accepted
     refused_trials: int = 4  # trials of a step that may be refused before the last one is accepted
     rows_near: float = 4.0  # rows on a ramp a coefficient, below which rows near the margin are fetched
-    most_rows: int = 16384  # rows that are fetched at most
+    most_rows: int = 8192  # rows that are fetched at most
     multiplications: float = 4e9  # multiplications that a system of fetched rows may cost: about 50 ms
     rows_per_start_row: int = 8  # rows for each row of the part that a start is computed from
     tols_of_a_start: int = 10  # relative gap of that start, in units of the one asked for

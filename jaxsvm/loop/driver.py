@@ -320,7 +320,7 @@ def warn_unless_converged(fitted: Fit, solver: Solver, problem: Problem) -> None
         scaling = _uneven(problem.gram.x) if is_far(gap, solver) and numeric else ""
         warn(
             f"{type(solver).__name__} ended as {status.name} after {int(fitted.steps)} steps with a relative gap of "
-            f"{gap:.3g} (tol {float(solver.tol):.3g}). {scaling}{advice(status, fitted)}",
+            f"{gap:.5g} (tol {float(solver.tol):.3g}). {scaling}{advice(status, fitted)}",
             ConvergenceWarning,
         )
 

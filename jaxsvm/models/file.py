@@ -20,9 +20,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxsvm.datasets.labels import Layout
+from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.datasets.reading import Preparation
-from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.datasets.tables import Column
 from jaxsvm.errors import DataError, InputError, require, require_finite
 from jaxsvm.gram.basis import Basis, FourierBasis, KernelBasis, NystroemBasis

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Shaped
 
 from jaxsvm.datasets.labels import UNSEEN, Layout, Wanted, array_of, choose
+from jaxsvm.datasets.reading import Preparation
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.errors import InputError, is_concrete, require, require_part, warn
 from jaxsvm.gram import measured as gram
@@ -34,11 +35,11 @@ def compact(
     scaling: Scaling | None = None,
     classes: Sequence[Any] | np.ndarray | None = (-1, 1),
     layout: Layout | None = None,
+    preparation: Preparation | None = None,
 ) -> Model:
     """Make a model of a fit, from the samples whose `dual_coef` is not 0; nothing is compiled.
 
-    For Pegasos and a perceptron with `init=` these are not the samples with a positive `alpha`. For a low-rank Gram the
-    model keeps the features instead.
+    For Pegasos and a perceptron with `init=` these are not those with a positive `alpha`; low-rank Grams keep features.
 
     Examples:
         >>> model = jaxsvm.compact(fit, problem)
@@ -51,8 +52,8 @@ def compact(
         scaling: The scaling of the features before training (`jaxsvm.datasets.Scaling`), or None.
         classes: The labels of the negative and the positive side; None for regression. Of machines the names of all
             classes, in sorted order, in place of their codes.
-        layout: The columns of the training file (`dataset.layout`), for `load(new_file, like=model.layout)`, or None.
-            `Layout(columns=(...))` gives names alone.
+        layout: The columns of the training file (`dataset.layout`), or their names, `Layout(columns=(...))`, or None.
+        preparation: What `load` did to them (`dataset.preparation`), for `load(new_file, like=model)` and frames.
 
     Raises:
         InputError: Under tracing, for a fit with lanes, machines of another kind, or equal classes.
@@ -74,7 +75,7 @@ def compact(
     distinct = classes is None or len({*classes}) == len(classes) == many
     require(distinct, f"classes is {classes}: {many} different labels are needed, that of the negative side first.")
     basis, coef = _without_zeros(*problem.gram.expansion(coefficients))
-    return Model(basis, coef, fit.bias, fit.R, fit.certificate, scaling, classes, layout)
+    return Model(basis, coef, fit.bias, fit.R, fit.certificate, scaling, classes, layout, preparation)
 
 
 def _without_zeros(basis: Any, coef: Array) -> tuple[Any, Array]:
@@ -142,7 +143,7 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
 
 def _in_order(model: Model, x_new: Any) -> Any:
     """Prepare the columns of a frame as those of the training file, or put them in the order of the model's."""
-    names, preparation = getattr(x_new, "columns", None), model.preparation
+    names, preparation = getattr(x_new, "column_names", getattr(x_new, "columns", None)), model.preparation  # Arrow's
     if model.layout is None or names is None or not all(isinstance(name, str) for name in names):
         return x_new
     if preparation is not None and (model.columns == preparation.names or set(names) != set(model.columns or ())):
@@ -154,7 +155,7 @@ def _in_order(model: Model, x_new: Any) -> Any:
     if model.columns is None:
         return x_new
     order = choose("x_new", list(names), Wanted(label=False, like=model.layout)).features
-    return x_new if order == list(range(len(names))) else np.asarray(x_new)[:, order]
+    return np.asarray(x_new)[:, order]
 
 
 def is_positive(values: Any) -> Any:

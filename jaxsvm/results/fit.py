@@ -137,9 +137,9 @@ def advice(status: Status, fit: Any = None) -> str:
         )
         return more if status == Status.INTERRUPTED else smaller
     return {
-        Status.STALLED: "Rounding permits no smaller gap: scale features where columns differ much, take a smaller C, "
-        f"{wide}or a larger tol; a large C may need both scaling and float64. "
-        "For a linear SVM `jaxsvm.designs.fit` gets further.",
+        Status.STALLED: "Rounding of dual variables permits no smaller gap: scale features where columns differ much "
+        f"(a linear SVM: `jaxsvm.designs.fit` gets further), take a smaller C, {wide}or a larger tol; a large C may "
+        "need both scaling and float64.",
         Status.MAX_STEPS: f"Allow more steps ({larger}), pass this fit as `init` to go on, loosen tol, or scale the "
         "features.",
         Status.NOT_FINITE: "Look for overflow in the kernel (unscaled features, a high degree) and scale the data.",
