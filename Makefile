@@ -1,5 +1,5 @@
 # Every target sets itself up: nothing but make and Python >= 3.11 is needed.
-#   make demo          a tour that ends with a picture
+#   make demo          a tour that ends with a picture: 1 to 2 minutes, mostly of installing and compiling
 #   make test          the tests, each property once (make test-rest: the others; make test-slow: the long ones;
 #                      make test-all: all of them; make test-core: whether a JAX works)
 #   make lint types    what CI checks besides

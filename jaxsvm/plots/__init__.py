@@ -1,6 +1,6 @@
-"""Pictures of results, each drawn on matplotlib axes without pyplot and without global state.
+"""Pictures of results, without pyplot: drawn into `ax=`, else `path_scores(validated).figure.savefig("scores.png")`.
 
-A function makes a figure of its own if it is given no axes: `path_scores(validated).figure.savefig("scores.png")`.
+In a notebook a picture shows as the last expression of a cell or by `display(figure)`; `plt.show()` shows none.
 """
 
 from jaxsvm.plots.pictures import (

@@ -312,7 +312,7 @@ class Fit:
     Attributes:
         alpha: Dual variables of the problem, `(n,)`: on the simplex for `svm_problem`, in a box for hinge problems.
         dual_coef: Coefficients of the decision function in primal scale, `(n,)`: `K(x_new, x) @ dual_coef + bias` is
-            calibrated (margin 1).
+            calibrated (margin 1), with K of points as the Gram operator holds them (float32 without x64).
         bias: Constant of the decision function, primal scale, `()`.
         R: `alpha' Kt alpha`, `()`: the scale between the paper's `h` and the calibrated decision function; 1 for hinge
             problems.
