@@ -8,7 +8,7 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
-LINK = re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb\)")
+LINK = re.compile(r"\]\(((?:\.\./)?)\.\./notebooks/(\w+)\.ipynb\)")
 
 
 def on_files(files, config):
@@ -22,9 +22,9 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Turn links to notebooks, which are for readers of the repository, into links to their pages."""
+    """Turn links to notebooks, and theirs to pages, which are for readers of the repository, into those of the site."""
     del page, config, files
-    return LINK.sub(r"](notebooks/\1.md)", markdown)
+    return LINK.sub(r"](\1notebooks/\2.md)", markdown).replace("](../docs/", "](../")
 
 
 def page_of(stored, name):

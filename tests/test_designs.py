@@ -36,7 +36,7 @@ def primal(x, y, fit, C, loss, bias, weight=1.0, epsilon=0.1):
 
 
 def as_for_many_rows(monkeypatch):
-    small = dataclasses.replace(numbers.MEASURED, most_rows=64, multiplications=1.0)
+    small = dataclasses.replace(numbers.MEASURED, most_rows=64)
     monkeypatch.setattr(descent, "MEASURED", small)
 
 
@@ -493,3 +493,24 @@ def test_the_primal_value_holds_under_the_rounding_of_margins(loss, weight, scal
         P, D, _ = (float(part) for part in fit.certificate)
         assert D <= true <= P
         assert loss == "hinge" or true * (1 + 1e-3) >= P
+
+
+@pytest.mark.parametrize("maps", [lambda rows: rows, designs.standardised], ids=["columns", "scaled"])
+def test_columns_of_a_frame_go_by_name_where_the_files_had_names(maps, tmp_path):
+    """A frame in another order was predicted by place, silently, from a model that came from a saved file too."""
+    pa, rng = pytest.importorskip("pyarrow"), np.random.default_rng(0)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    x = rng.normal(size=(300, 3))
+    kind = np.where(x @ [3, -1, 0.5] > 0, "a", "b")
+    table = pa.table({"u": x[:, 0], "v": x[:, 1], "w": x[:, 2], "kind": kind})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    fit = designs.fit(maps(designs.from_files(tmp_path / "rows.parquet", label="kind")), C=1.0)
+    fit.model().save(tmp_path / "model.npz")
+    model, wanted = jaxsvm.load_model(tmp_path / "model.npz"), fit.predict(x)
+    assert (wanted == kind).mean() > 0.95 and model.columns == ("u", "v", "w")
+    for predict in (fit.predict, lambda rows: jaxsvm.predict(model, rows)):
+        for order in (["u", "v", "w"], ["w", "u", "v"]):
+            for frame in (table.select(order), table.select(order).to_pandas()):
+                np.testing.assert_array_equal(predict(frame), wanted)
+        with pytest.raises(InputError, match="the column 'kind', which the training file had not"):
+            predict(table)

@@ -13,7 +13,8 @@ import runpy
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
+import types
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import get_args
 
@@ -177,3 +178,24 @@ def test_a_notebook_runs(script, tmp_path):
         [sys.executable, copy], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=900
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_links_between_pages_and_notebooks_are_those_of_the_site(monkeypatch):
+    """`mkdocs build --strict` ended at a link from a page of a paper to a notebook, and at the one back."""
+    for name in ("mkdocs", "mkdocs.structure", "mkdocs.structure.files"):
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(File=None))
+    found = spec_from_file_location("notebook_pages", ROOT / "docs" / "notebook_pages.py")
+    hooks = module_from_spec(found)
+    found.loader.exec_module(hooks)
+    pages = {path.relative_to(ROOT / "docs").as_posix(): path.read_text() for path in (ROOT / "docs").rglob("*.md")}
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        pages[f"notebooks/{path.stem}.md"] = hooks.page_of(json.loads(path.read_text()), path.stem)[0]
+    dead, seen = [], 0
+    for name, text in pages.items():
+        shown = hooks.on_page_markdown(text, None, None, None)
+        for target in LINK.findall(re.sub(r"```.*?```|`[^`\n]*`", "", shown, flags=re.DOTALL)):
+            place = os.path.normpath(os.path.join(os.path.dirname(name), target.split("#")[0]))
+            seen += place.endswith(".md")
+            if place.endswith((".md", ".ipynb")) and "://" not in target and place not in pages:
+                dead.append((name, target))
+    assert dead == [] and seen > 100

@@ -45,7 +45,7 @@ def of_rows(
     bound: str = "dir", clusters: int | tuple[int, ...] | None = None,
     checkpoint: str | os.PathLike[str] | None = None, callback: Callable[[int, np.ndarray], object] | None = None,
 ) -> Coreset:  # fmt: skip
-    """Make a coreset of m points of the rows of a design, in memory that does not depend on their number.
+    """Make a coreset of m points of a design's rows, fetched where memory holds them all, else drawn in a few passes.
 
     Args:
         design: Rows of two classes, or of several with `positive`: `designs.from_files`, `from_dask`, `from_arrays`,

@@ -97,7 +97,7 @@ class Lane:
         self.go(-self._solved(sums.curvature, gradient), gradient)
         lost = loss - (sums.s - float(pull @ w))
         left = max(self.slope / 2, MEASURED.share_of_a_ramp * tol * max(self.D, 0.0))
-        self.reach = self._reach(sums.near, MEASURED.rows_fetched(len(w)), short)
+        self.reach = self._reach(sums.near, MEASURED.most_rows, short)
         if short and self.slope / 2 > lost and not self.square:
             self.mu /= MEASURED.narrowing
         elif lost > left and not self.square:
@@ -300,7 +300,7 @@ class Run:
         Scores of that point are off by about `sqrt(p / m)`, and so about that share of the rows is on the wrong side.
         """
         n, p = self.design.n, self.design.d + 1
-        most = MEASURED.rows_fetched(p)
+        most = MEASURED.most_rows
         if n <= most:
             return None
         rows = self.design.chosen(Spread(n, min(most // 4, n // MEASURED.rows_per_start_row)))
@@ -388,7 +388,7 @@ class Run:
 def bytes_of(machines: int, d: int) -> int:
     """Return the bytes that machines of d features take beside the rows: two Hessians, planes, and rows fetched."""
     p = d + 1
-    return 8 * (machines * p * (2 * p + MEASURED.planes) + 2 * p * MEASURED.rows_fetched(p))
+    return 8 * (machines * p * (2 * p + MEASURED.planes) + 2 * p * MEASURED.most_rows)
 
 
 @jax.jit(static_argnums=0)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsvm.datasets.scaling import Scaling
+from jaxsvm.datasets import Layout, Scaling
 from jaxsvm.designs.contract import Chunk, Design, OfChunk, require_design
 from jaxsvm.designs.losses import Describe, Spread
 from jaxsvm.errors import InputError
@@ -34,6 +34,7 @@ class FeatureDesign:
     base: Design  # the rows
     map: Any  # the function of points `(k, base.d)` to features `(k, d)`, a pytree of NumPy arrays
     d: int  # number of features
+    layout: Layout | None = None  # the columns of the rows
 
     @property
     def n(self) -> int:
@@ -126,8 +127,7 @@ def applied(features: tuple[Any, ...], x: Any) -> np.ndarray:
     wanted = getattr(features[0], "columns", None)  # a Scaling looks by itself
     if x.ndim != 2 or wanted not in (None, x.shape[1]):
         raise InputError(f"x has shape {x.shape}: points of {wanted or 'all'} columns are needed, as in the rows.")
-    size = max(1, SIZES.bytes_per_block // (8 * max(x.shape[1], 1)))
-    size = min(size, 1 << max(len(x) - 1, 0).bit_length())
+    size = min(max(1, SIZES.bytes_per_block // (8 * max(x.shape[1], 1))), 1 << max(len(x) - 1, 0).bit_length())
     parts = []
     with jax.enable_x64(True):
         for start in range(0, max(len(x), 1), size):  # no rows have features too
@@ -155,7 +155,7 @@ def standardised(design: Design) -> FeatureDesign:
     spread = np.sqrt(np.maximum(square / weight - mean**2, 0))
     usable = spread > 1e-7 * np.sqrt(square / weight)  # a smaller one is rounding
     factor: Any = np.where(usable, 1 / np.where(usable, spread, 1), 1.0)
-    return FeatureDesign(design, Scaling(mean, factor), design.d)
+    return FeatureDesign(design, Scaling(mean, factor), design.d, getattr(design, "layout", None))
 
 
 @transfers
@@ -200,4 +200,4 @@ def _of_kernel(
         x = jnp.asarray(np.asarray(sample.x, np.float64))
         rank = rank if method == "fourier" else min(rank, len(sample.weight))  # landmarks are rows
         low = low_rank_gram(kernel, x, rank, method, landmarks, x.dtype, key)
-        return FeatureDesign(design, jax.tree.map(np.asarray, low.features), low.rank)
+        return FeatureDesign(design, jax.tree.map(np.asarray, low.features), low.rank, getattr(design, "layout", None))

@@ -22,7 +22,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from numpy.typing import ArrayLike
 
-from jaxsvm.datasets.labels import array_of
+from jaxsvm.datasets.labels import Layout, array_of
 from jaxsvm.datasets.scaling import Scaling
 from jaxsvm.designs.contract import Design, require_design
 from jaxsvm.designs.descent import Lane, Machine, Run
@@ -34,7 +34,7 @@ from jaxsvm.gram.basis import KernelBasis
 from jaxsvm.kernels import Linear
 from jaxsvm.loop.interruption import Interruption, answering, run_passes
 from jaxsvm.model_selection.cross_validation import Scores, r2
-from jaxsvm.models.model import Model
+from jaxsvm.models.model import Model, in_order
 from jaxsvm.numerics.hinge_program import ROUNDED
 from jaxsvm.numerics.measured import MEASURED as SIZES
 from jaxsvm.points.rows import PointsLike
@@ -137,6 +137,7 @@ class DesignFit:
         classes: The labels, or None for regression. Of two, the second is on the positive side; of more, each against
             the rest.
         features: The maps from columns of new points to features.
+        layout: The columns of the files, in whose order those of a frame are put; or None.
     """
 
     coef: np.ndarray
@@ -148,6 +149,7 @@ class DesignFit:
     C: np.ndarray
     classes: tuple[Any, ...] | None
     features: tuple[Any, ...] = ()
+    layout: Layout | None = None
 
     @checked
     def decision_function(self, x: PointsLike) -> np.ndarray:
@@ -156,6 +158,7 @@ class DesignFit:
         Raises:
             InputError: On points of another width.
         """
+        x = in_order(self.layout, None, x)
         points: Any = applied(self.features, x) if self.features or isinstance(x, jax.Array) else x
         width = self.coef.shape[-1]
         if np.ndim(points) != 2 or np.shape(points)[1] != width:
@@ -211,7 +214,7 @@ class DesignFit:
             along: Any = KernelBasis(Linear(), self.coef[None], np.zeros(len(self.coef)))  # pyright: ignore
             basis, coef = (rest[0], self.coef) if rest else (along, np.ones(1))
             parts = (basis, coef, self.intercept, np.ones(()), self.certificate, scaling)
-            return Model(*jax.tree.map(jnp.asarray, parts), classes=self.classes)
+            return Model(*jax.tree.map(jnp.asarray, parts), classes=self.classes, layout=self.layout)
 
     def __repr__(self) -> str:
         gap = float(np.max(self.certificate.relative_gap))
@@ -264,14 +267,12 @@ def fit(
     shape = values.shape + ((len(positive),) if len(positive) > 1 else ())
     best = np.stack([run.best(k) for k in range(len(machines))]).reshape(*shape, -1)
     each = [run.certificate(k) for k in range(len(machines))]
-    parts: Any = [np.reshape(np.asarray(part, float), shape) for part in zip(*each, strict=True)]
-    certificate = Certificate(*parts)
-    factors = np.asarray([machine.C for machine in machines]).reshape(shape)
+    certificate: Any = Certificate(*(np.reshape(np.asarray(part, float), shape) for part in zip(*each, strict=True)))  # pyright: ignore
+    factors, seconds = np.asarray([machine.C for machine in machines]).reshape(shape), time.monotonic() - started
     code: Any = np.asarray(codes, np.int32).reshape(shape)
     _warn(codes, certificate.relative_gap)
-    seconds = time.monotonic() - started
-    ended, w, b = StatusCode(code), best[..., :-1], best[..., -1]
-    return DesignFit(w, b, certificate, ended, run.passes, seconds, factors, design.classes, design.features)
+    ended, w, b, layout = StatusCode(code), best[..., :-1], best[..., -1], getattr(design, "layout", None)
+    return DesignFit(w, b, certificate, ended, run.passes, seconds, factors, design.classes, design.features, layout)
 
 
 @transfers

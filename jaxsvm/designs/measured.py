@@ -13,7 +13,6 @@ class Measured:
     refused_trials: int = 4  # trials of a step that may be refused before the last one is accepted
     rows_near: float = 4.0  # rows on a ramp a coefficient, below which rows near the margin are fetched
     most_rows: int = 8192  # rows that are fetched at most
-    multiplications: float = 4e9  # multiplications that a system of fetched rows may cost: about 50 ms
     rows_per_start_row: int = 8  # rows for each row of the part that a start is computed from
     tols_of_a_start: int = 10  # relative gap of that start, in units of the one asked for
     rough_gap: float = 0.1  # largest relative gap of that start: a worse point says nothing of a ramp's width
@@ -23,10 +22,6 @@ class Measured:
     idle_passes: int = 12  # passes without any progress after which a machine ends
     planes: int = 40  # planes of a lane, above which half of them are dropped
     bytes_per_chunk: int = 8 * 2**20  # features of files that are computed with at a time, in float64
-
-    def rows_fetched(self, p: int) -> int:
-        """Return how many rows may be fetched for p coefficients: 16 for each, whatever the system costs."""
-        return int(min(self.most_rows, max(self.multiplications / p**2, 16 * p)))
 
 
 MEASURED = Measured()

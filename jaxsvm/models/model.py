@@ -115,7 +115,7 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     """
     if len(arguments) == 2 and isinstance(arguments[0], Model):
         model, x_new = arguments
-        x_new = _in_order(model, x_new)
+        x_new = in_order(model.layout, model.preparation, x_new)
         if model.scaling is not None:
             offset = model.scaling.offset
             if is_sparse(x_new) and is_concrete(offset) and np.asarray(offset).any():  # they would not stay sparse
@@ -141,20 +141,20 @@ def decision_function(*arguments: Any, calibrated: bool = True) -> Float[Array, 
     return values if calibrated else values * model.R[several]
 
 
-def _in_order(model: Model, x_new: Any) -> Any:
-    """Prepare the columns of a frame as those of the training file, or put them in the order of the model's."""
-    names, preparation = getattr(x_new, "column_names", getattr(x_new, "columns", None)), model.preparation  # Arrow's
-    if model.layout is None or names is None or not all(isinstance(name, str) for name in names):
+def in_order(layout: Layout | None, preparation: Preparation | None, x_new: Any) -> Any:
+    """Prepare the columns of a frame as those of the training file, or put them in its order."""
+    names = getattr(x_new, "column_names", getattr(x_new, "columns", None))  # the first of an Arrow table
+    if layout is None or names is None or not all(isinstance(name, str) for name in names):
         return x_new
-    if preparation is not None and (model.columns == preparation.names or set(names) != set(model.columns or ())):
-        data = preparation.of_frame("x_new", x_new, model.layout)
+    if preparation is not None and (layout.columns == preparation.names or set(names) != set(layout.columns or ())):
+        data = preparation.of_frame("x_new", x_new, layout)
         for note in data.notes:
             if UNSEEN in note:
                 warn(f"x_new: {note}.")
         return data.x
-    if model.columns is None:
+    if layout.columns is None:
         return x_new
-    order = choose("x_new", list(names), Wanted(label=False, like=model.layout)).features
+    order = choose("x_new", list(names), Wanted(label=False, like=layout)).features
     return np.asarray(x_new)[:, order]
 
 

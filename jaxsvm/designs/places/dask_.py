@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from jaxsvm.datasets.labels import SAMPLES_PER_CLASS, is_nothing
+from jaxsvm.datasets.labels import SAMPLES_PER_CLASS, Layout, is_nothing
 from jaxsvm.datasets.reading import load
 from jaxsvm.designs.contract import Chunk, OfChunk
 from jaxsvm.designs.places.arrays import chosen_of, codes_of, joined, sum_of
@@ -50,6 +50,7 @@ class DaskDesign:
     n: int  # number of rows
     d: int  # number of features
     classes: tuple[Any, ...] | None  # labels; None for regression
+    layout: Layout | None = None  # the columns of a dataframe
 
     features = ()
     together = False
@@ -116,7 +117,9 @@ def from_dask(
         classes = _classes({label for _, _, own in found for label in own}, int(firsts[-1]))
     places = zip(parts, firsts, found, strict=False)
     chunks = [dask.delayed(_chunk)(part, int(first), classes, regression) for part, first, (n, *_) in places if n]
-    return DaskDesign(list(dask.persist(*chunks)), int(firsts[-1]), widths.pop(), classes)
+    names = [name for name in getattr(data, "columns", ()) if name not in (label, weight)]
+    layout = Layout(tuple(names), label) if names and all(isinstance(name, str) for name in names) else None
+    return DaskDesign(list(dask.persist(*chunks)), int(firsts[-1]), widths.pop(), classes, layout)
 
 
 def _partitions(data: Any, label: str | None, weight: str | None) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from jaxsvm.datasets.labels import Wanted, joined, targets
+from jaxsvm.datasets.labels import Layout, Wanted, joined, targets
 from jaxsvm.datasets.reading import Source, different, files_of, scan
 from jaxsvm.designs.contract import Chunk
 from jaxsvm.designs.measured import MEASURED
@@ -33,6 +33,7 @@ class FileDesign(OfChunks):
     classes: tuple[Any, ...] | None  # labels; None for regression
     codes: dict[Any, int] = dataclasses.field(repr=False)  # the class that a label in a file means, by its number
     dtype: Any  # dtype of the features while they are computed with
+    layout: Layout  # the columns of the files
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all rows, in chunks of one size; the last one is filled up with rows of weight 0.
@@ -107,8 +108,8 @@ def from_files(
         many = f"{len(labels)} labels ({', '.join(map(repr, labels[:3]))}, ...)"
         raise InputError(f"{source.name}: have {many}: name the column of classes (label=), or say regression=True.")
     codes = {value: labels.index(label) for value, label in found.labels.items()}
-    classes = None if regression else tuple(labels)
-    return FileDesign(found.source, source.stamps(), found.rows, d, classes, codes, np.dtype(dtype))
+    classes, layout = None if regression else tuple(labels), next(found.source.readers()).chosen.layout
+    return FileDesign(found.source, source.stamps(), found.rows, d, classes, codes, np.dtype(dtype), layout)
 
 
 MOST_CLASSES = 1000

@@ -44,7 +44,7 @@ class Formed:
     @property
     def few(self) -> Formed | None:
         """Return some of the rows, evenly spread, to begin with; None if all are few."""
-        n, most = self.n, DESIGNS.rows_fetched(self.d + 1)
+        n, most = self.n, DESIGNS.most_rows
         if n <= most:
             return None
         size = min(most // 4, n // DESIGNS.rows_per_start_row)
@@ -113,7 +113,7 @@ class Passing:
     @property
     def few(self) -> Formed | None:
         """Return some of the rows, about evenly spread, to begin with; None if all are few."""
-        if self.n <= (most := DESIGNS.rows_fetched(self.d + 1)):
+        if self.n <= (most := DESIGNS.most_rows):
             return None
         parts, step = [], self.n // min(most // 4, self.n // DESIGNS.rows_per_start_row)
         for rows in self.pieces():
