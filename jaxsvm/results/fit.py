@@ -140,7 +140,7 @@ def advice(status: Status, fit: Any = None) -> str:
         Status.STALLED: "Rounding of dual variables permits no smaller gap: scale features where columns differ much "
         f"(a linear SVM: `jaxsvm.designs.fit` gets further), take a smaller C, {wide}or a larger tol; a large C may "
         "need both scaling and float64.",
-        Status.MAX_STEPS: f"Allow more steps than asked for ({larger}; a fit ends early where its rate would meet its cap "
+        Status.MAX_STEPS: f"Allow more steps than asked for ({larger}; a fit ends early if its rate would meet the cap "
         "first), pass this fit as `init` to go on, loosen tol, or scale the features.",
         Status.NOT_FINITE: "Look for overflow in the kernel (unscaled features, a high degree) and scale the data.",
         Status.NOT_PSD: "Choose a positive semidefinite kernel: the sigmoid is one for few parameters only.",
