@@ -109,6 +109,6 @@ assert (medians["coreset"] < medians["uniform sample"]).all()
 
 # %% [markdown]
 # **Learned.** What a linear SVM needs of 200,000 points fits into a thousand weighted ones, found in one pass with
-# bounded memory. Sampling by sensitivity, with weights that meet known totals, is here some thirty to seventy times as exact
-# as a uniform sample of the same size, which misses the far points and has too few of the rare class. Where all points
-# fit into memory, a linear fit on all of them is as fast: coresets are for those that do not.
+# bounded memory. Sampling by sensitivity, with weights that meet known totals, is here some thirty to seventy times as
+# exact as a uniform sample of the same size, which misses the far points and has too few of the rare class. Where all
+# points fit into memory, a linear fit on all of them is as fast: coresets are for those that do not.
