@@ -100,7 +100,7 @@ def train(estimator: Any, data: Samples, machines: Sequence[Machine], progress: 
 
     with jax.enable_x64(True), watching() as stop:
         if by_one_program:
-            return solve_many(solve_one, machines, lambda machine: machine.n)
+            return solve_many(solve_one, machines)
         return [solve_one(machine) for machine in machines]
 
 

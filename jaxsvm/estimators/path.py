@@ -131,7 +131,7 @@ class SVCPath(KernelClassifier):
             told = np.pad(trains[present][:, mine], ((0, 0), (0, operator.n - len(mine)))).astype(float)
             return solve_parts(problem, told, self.Cs_ * weight[mine].max(), options, stop)
 
-        fits = solve_many(solve, range(len(places)), lambda pair: len(rows[pair]))
+        fits = solve_many(solve, range(len(places)))
         self.largest_gap_, correct = np.zeros((len(folds), c)), np.zeros((c, len(codes)))
         of_fold = [iter(found) for found in fits]
         for fold, (_, test) in enumerate(folds):

@@ -33,26 +33,22 @@ from jaxsvm.solvers.working_set_block import block_steps, middle_of_block
 STEPS_OF_A_CHECK = 16  # pair steps of a chain between looks at the gap
 VALUES_OF_A_PIECE = 24  # values of C in one call of a chain, at most: Ctrl-C is seen between calls
 MOST_STEPS_OF_A_VALUE = 50_000  # pair steps of one of them, after which another engine continues
+STEPS_BEFORE_SETS = 2_000  # the same, of more than `samples_at_once`: steps on sets are shorter than those on all
 MOST_STEPS_A_SAMPLE = 16  # pair steps of a fit for each sample: working sets are faster where it takes more
 
 
 def solve_many(
-    solve: Callable[[Any], Any], problems: Sequence[Any], size: Callable[[Any], int], ended: Any = lambda _, it: it
+    solve: Callable[[Any], Any], problems: Sequence[Any], ended: Callable[[int, Any], Any] = lambda _, it: it
 ) -> list[Any]:
     """Return `solve` of each problem, in order, computed by one thread per core, with this thread's settings of JAX.
 
-    The first of each `size`, a number of samples, comes before the others, since it compiles. This thread calls
-    `ended` with place and result of each, and returns what that returns.
+    This thread calls `ended` with place and result of each, and returns what that returns.
     """
     if workers() < 2 or len(problems) < 2:
         return [ended(place, solve(problem)) for place, problem in enumerate(problems)]
-    first = set({padded_size(size(problems[place])): place for place in reversed(range(len(problems)))}.values())
-    results: dict[int, Any] = {}
     with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
-        for batch in (sorted(first), [place for place in range(len(problems)) if place not in first]):
-            found = [pool.submit(with_settings(solve), problems[place]) for place in batch]
-            results.update((place, ended(place, result_of(job))) for place, job in zip(batch, found, strict=True))
-    return [results[place] for place in range(len(problems))]
+        found = [pool.submit(with_settings(solve), problem) for problem in problems]
+        return [ended(place, result_of(job)) for place, job in enumerate(found)]
 
 
 def small_chains(problem: BoxProblem, weights: np.ndarray, Cs: np.ndarray, tol: Any, stop: Interruption) -> Fit | None:
@@ -75,7 +71,8 @@ def small_chains(problem: BoxProblem, weights: np.ndarray, Cs: np.ndarray, tol: 
     solved, points = [], calls * [(zero, zero, values[0] * one, (one, 0 * one, one < 0), one < 0)]
     goal = np.float64((1.0 if problem.dtype == np.float64 else 0.8) * tol)  # answers in float32 are rounded
     spare = 1 + np.float64(min(64 * float(jnp.finfo(problem.dtype).eps), float(tol) / 10))  # a gap of twice it
-    most = min((MEASURED.steps_per_sample if size > 1 else MOST_STEPS_A_SAMPLE) * machine.n, MOST_STEPS_OF_A_VALUE)
+    cap = MOST_STEPS_OF_A_VALUE if len(rows) <= MEASURED.samples_at_once else STEPS_BEFORE_SETS
+    most = min((MEASURED.steps_per_sample if size > 1 else MOST_STEPS_A_SAMPLE) * machine.n, cap)
     bounds = values[-1], goal, np.int32(most), spare
 
     def solve(call: int) -> Any:
@@ -101,7 +98,7 @@ def small_chains(problem: BoxProblem, weights: np.ndarray, Cs: np.ndarray, tol: 
         if stop.seen:
             break
         with jax.enable_x64(True):
-            found = solve_many(solve, range(calls), lambda _: machine.n)
+            found = solve_many(solve, range(calls))
         wait()
         fits = _certified(*certifying(piece, found))
         solved.append(jax.tree.map(lambda leaf: np.asarray(leaf).reshape(m, size, *leaf.shape[1:]), fits))
@@ -118,8 +115,9 @@ def _small_machine(problem: BoxProblem, weights: np.ndarray, rows: np.ndarray) -
 
     None of many samples, a kernel that may be indefinite or has features, an equality other than that of a hinge.
     """
-    few = problem.groups is None and (weights > 0).any(axis=1).all() and len(rows) <= MEASURED.samples_at_once
-    if not (few and problem.gram.definite) or problem.gram.feature_rows is not None or jax.default_backend() != "cpu":
+    few = len(rows) <= MEASURED.samples_of_a_small_problem and bool((weights > 0).any(axis=1).all())
+    usable = problem.groups is None and problem.gram.definite and problem.gram.feature_rows is None
+    if not (few and usable and jax.default_backend() == "cpu"):
         return None
     n, size, free = len(rows), padded_size(len(rows)), problem.c is not None
     if free and (float(problem.e) != 0 or (np.asarray(problem.c) != np.asarray(problem.y))[rows].any()):

@@ -228,7 +228,7 @@ def _one_by_one(machines: Machines, solver: Any, tol: Any, key: Any, stop: Inter
         return fitted
 
     given = list(zip(problems, solvers, strict=True))
-    return solve_many(solved, given, lambda pair: int(np.asarray(pair[0].present).sum()), ended)
+    return solve_many(solved, given, ended)
 
 
 def votes(decisions: Any, k: int) -> Int[Any, " m"]:

@@ -38,8 +38,7 @@ from jaxsvm.path.chains import (
     first_point,
     lengths,
     narrow,
-    point_of,
-    products_of,
+    point_at,
     scaled_up,
     validity,
 )
@@ -84,8 +83,7 @@ class CarriedChain:
     def __init__(self, solver: Solver, key: Array, rule: Rule | None, stop: Interruption) -> None:
         self.solver, self.key, self.rule, self.stop = solver, key, rule, stop
         self.point: CarriedPoint | None = None  # the last solution, if it is certified
-        self.last_fit: Fit | None = None
-        self.start: Start | None = None  # of the last fit
+        self.before: tuple[BoxProblem, Fit] | None = None
         # whether all further values are solved by systems in the space of few features: steps have become slow, and
         # systems cannot start from a point strictly inside the box
         self.by_systems = False
@@ -95,18 +93,18 @@ class CarriedChain:
 
     def __call__(self, problem: BoxProblem) -> Fit:
         """Return the fit of the next problem."""
-        first = self.point is None and self.last_fit is None
-        if first and (problem.gram.definite or not bool(is_indefinite(problem))):
+        begins = self.before is None or (self.point is None and int(self.before[1].status) == Status.CONVERGED)
+        if begins and (problem.gram.definite or not bool(is_indefinite(problem))):
             wait = compiled_ahead(lambda: self._calls(problem), problem, self.solver)
-            self.point = first_point(problem, self.solver)
+            self.point = point_at(self.solver, *self.before) if self.before else first_point(problem, self.solver)
             wait()
         fitted = None if self.point is None else self._still_valid(problem, self.point)
         if fitted is None and self.point is not None and not self.by_systems:
             fitted = self._reduced(problem, self.point)
-            self.by_systems = fitted is None and self.last_fit is not None and few_features(problem) is not None
+            self.by_systems = fitted is None and self.before is not None and few_features(problem) is not None
         if fitted is None:
             fitted = self._whole(problem)
-        self.last_fit, self.start = fitted, Start.of(fitted, problem)
+        self.before = (problem, fitted)
         return fitted
 
     def _calls(self, problem: BoxProblem) -> list[tuple[Any, ...]]:
@@ -123,15 +121,14 @@ class CarriedChain:
         ]
 
     def _whole(self, problem: BoxProblem) -> Fit:
-        warm = self.start if self.failed_fit is None else Start.of(self.failed_fit, problem)
-        tol = self.solver.tol
-        solver = InteriorPoint(tol) if self.by_systems else first_choice(problem, tol)
+        begin = self.before if self.failed_fit is None else (problem, self.failed_fit)
+        warm = None if begin is None else Start.of(begin[1], begin[0])
+        solver = InteriorPoint(self.solver.tol) if self.by_systems else first_choice(problem, self.solver.tol)
         fitted = drive(problem, solver, self.key, warm, stop=self.stop, options=Options(warns=False, may_change=True))
         fitted = dataclasses.replace(fitted, counters=counters_of(self.failed_work).plus(fitted.counters))
         self.failed_work, self.failed_fit, self.point = NO_STEPS, None, None
         if int(fitted.status) == Status.CONVERGED:  # with an indefinite matrix no fit is
-            products = products_of(problem, fitted.alpha)
-            self.point = point_of(problem, self.solver, fitted.alpha, products)
+            self.point = point_at(self.solver, problem, fitted)
         return fitted
 
     def _still_valid(self, problem: BoxProblem, point: CarriedPoint) -> Fit | None:
@@ -170,7 +167,7 @@ class CarriedChain:
             if bool(ended) or self.stop.seen:
                 break
             begin = begin._replace(start=filled_in(begin, samples, inside))
-        self.values_read = 0 if self.last_fit is None else read * problem.n // size  # the first one starts far away
+        self.values_read = 0 if self.before is None else read * problem.n // size  # the first one starts far away
         point, moved = joined(problem, self.solver, begin, samples, inside)
         evaluations = (read if whole else size**2) + (rows + int(moved)) * problem.n
         work = np.asarray([steps, *limbs_of(evaluations), int(bit_of(sets))], np.int32)
@@ -188,7 +185,7 @@ class CarriedChain:
         d^2 / 1,000 sets (d = 180: 32).
         """
         x = few_features(problem)
-        most = MEASURED.sets_of_a_value if x is None or self.last_fit is None else max(x.shape[1] ** 2 // 1000, 20)
+        most = MEASURED.sets_of_a_value if x is None or self.before is None else max(x.shape[1] ** 2 // 1000, 20)
         small = MEASURED.samples_of_one_working_set
         crowded = free > MEASURED.crowded_share * small
         return WorkingSet(size=MEASURED.samples_of_a_larger_set if crowded else small, max_steps=most)

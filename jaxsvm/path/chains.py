@@ -7,7 +7,7 @@ solves several chains side by side, under tracing or, by `chains_compiled`, in o
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -85,10 +85,18 @@ def warn_of_unfinished(fits: list[Fit], Cs: Any, tol: Any) -> None:
     warn(f"{many}: {ended}. {advice(most, fits[0])}", ConvergenceWarning)
 
 
+class Link(Protocol):
+    """Solve the next problem of a chain; `before` holds the last problem and its fit, at which it begins."""
+
+    before: Any
+
+    def __call__(self, problem: Any, /) -> Fit: ...
+
+
 def chain_on_host(
     problem: Parametric,
     Cs: np.ndarray,
-    link: Callable[[Any], Fit],
+    link: Link,
     report: Callable[[int, Fit], Any] | None = None,
     stop: Interruption | None = None,
     known: Fit | None = None,
@@ -102,14 +110,16 @@ def chain_on_host(
     solved = np.zeros(len(Cs), bool) if known is None else np.asarray(known.status.code) == Status.CONVERGED
     if known is not None and solved.all() and report is None:
         return known
-    there = jax.tree.map(np.asarray, known)
-    fits = {place: jax.tree.map(lambda leaf, k=place: leaf[k], there) for place in np.flatnonzero(solved).tolist()}
+    fits = {place: jax.tree.map(lambda leaf, k=place: leaf[k], known) for place in np.flatnonzero(solved).tolist()}
+    order = np.argsort(Cs, kind="stable").tolist()
     with watching(stop) as stop:
-        for place in np.argsort(Cs, kind="stable").tolist():
+        for before, place in zip([order[0], *order[:-1]], order, strict=True):
             if stop.seen and not solved[place]:
                 break
             try:
                 if not solved[place]:
+                    if solved[before]:
+                        link.before = problem.at(Cs[before]), fits[before]
                     fits[place], stop.begun = link(problem.at(Cs[place])), True
                 if report is not None:
                     report(place, fits[place])
@@ -215,8 +225,7 @@ def chains_compiled(
     """Solve all values of a concrete problem by one call of `chains_traced`; nothing once `stop` is seen."""
     if stop.seen:
         return in_order({}, Cs, problem)
-    values = jnp.asarray(Cs, problem.dtype)
-    return jax.block_until_ready(_chains(problem, solver, values, key, lanes=lanes))
+    return jax.block_until_ready(_chains(problem, solver, jnp.asarray(Cs, problem.dtype), key, lanes=lanes))
 
 
 _chains = Program(chains_traced, static=("lanes",))
@@ -279,6 +288,11 @@ def point_of(problem: BoxProblem, solver: Solver, a: Array, products: Array) -> 
     both = in_double(lambda products: jnp.stack([products, products]))(products)
     valid = in_double(validity)(problem, solver, a, products)
     return CarriedPoint(jnp.stack([a, a]), both, problem.C, matmul(a, lengths(problem)), *valid)
+
+
+def point_at(solver: Solver, problem: Restrictable, fit: Fit) -> CarriedPoint:
+    """Return the point of a certified fit; its products are computed from scratch."""
+    return point_of(cast(BoxProblem, problem), solver, fit.alpha, products_of(problem, fit.alpha))
 
 
 def validity(problem: BoxProblem, solver: Solver, a: Array, p: Array) -> tuple[Array, Array]:

@@ -38,12 +38,9 @@ from jaxsvm.solvers.start import Start
 
 
 def solve_grids(
-    grids: list[Grid],
-    solver: CoarseToFine,
-    key: Array,
-    report: Callable[[int, int, Fit], Any] | None = None,
+    grids: list[Grid], solver: CoarseToFine, key: Array, report: Callable[[int, int, Fit], Any] | None = None,
     stop: Interruption | None = None,
-) -> list[Fit]:
+) -> list[Fit]:  # fmt: skip
     """Solve grids of the same values of C on one Gram operator; return their fits, an axis for the places first.
 
     After Ctrl-C the points so far are certified, which takes a few products; values that were not reached are
@@ -192,16 +189,9 @@ def _counters(points: list[GridPoint], solver: CoarseToFine) -> Counters:
 
 @Program
 def _finish(
-    template: SquaredHingeProblem,
-    y: Array,
-    weight: Array,
-    Cs: Array,
-    x: Array,
-    f: Array,
-    counters: Counters,
-    tol: Any,
+    template: SquaredHingeProblem, y: Array, weight: Array, Cs: Array, x: Array, f: Array, counters: Counters, tol: Any,
     definite: Array,
-) -> Fit:
+) -> Fit:  # fmt: skip
     """Certify dual points `x (n, L)` with margins f from scratch, lanes first."""
     C = weight * Cs[None, :]
     x, ridge = jnp.where(C > 0, jnp.maximum(x, 0), 0), reciprocals(C)

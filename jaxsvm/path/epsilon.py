@@ -26,7 +26,7 @@ from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.interruption import Halt, watching
 from jaxsvm.loop.measured import MEASURED
 from jaxsvm.loop.round import ready
-from jaxsvm.path.chains import certified, point_of, products_of, scaled_up, stacked
+from jaxsvm.path.chains import certified, point_at, scaled_up, stacked
 from jaxsvm.path.solve import Path, PathOptions, chain_link
 from jaxsvm.problems.contract import Restrictable, require_problem
 from jaxsvm.problems.padding import trimmed
@@ -250,8 +250,7 @@ def without_loss(problem: Restrictable, solver: Solver, fit: Fit, epsilon: float
     W = float(np.asarray(fit.dual_coef, float) @ (np.asarray(problem.y, float) * margins - bias))
     if least <= 0 or float(fit.certificate.dual) < (1 - epsilon) * W / least**2 / 2:
         return None
-    products = products_of(problem, fit.alpha)
-    w = scaled_up(problem, point_of(problem, solver, fit.alpha, products))
+    w = scaled_up(problem, point_at(solver, problem, fit))
     within = dataclasses.replace(solver, tol=epsilon / (1 - epsilon))
     lossless = certified(problem, within, w.points, w.products, np.zeros(4, np.int32))
     if int(lossless.status) != Status.CONVERGED:

@@ -25,7 +25,7 @@ from jaxsvm.loop.choice import exact_solver
 from jaxsvm.loop.driver import fit as solve
 from jaxsvm.loop.interruption import Interruption, answering, watching
 from jaxsvm.loop.round import ready_together
-from jaxsvm.loop.small import small_chains
+from jaxsvm.loop.small import small_chains, solve_many
 from jaxsvm.path.anchors import CoarseToFine, Grid, combination
 from jaxsvm.path.carried_chain import LARGEST_SPREAD, CarriedChain
 from jaxsvm.path.chains import Neighbour, chain_on_host, chains_compiled, chains_traced, stacked, warn_of_unfinished
@@ -171,11 +171,6 @@ class PathOptions:
     lanes: int | None = None
     max_seconds: float | None = None
     callback: Callable[[int, Fit], object] | None = None
-
-    @property
-    def chained(self) -> bool:
-        """Return whether an option asks for warm chains."""
-        return any(option is not None for option in (self.solver, self.screen, self.lanes))
 
     def require(self, problems: Sequence[Any], Cs: Any) -> None:
         """Check the options, problems and values of a path."""
@@ -326,16 +321,19 @@ def solve_together(
         for group in _on_one_gram(problems):
             members = [problems[place] for place in group]
             grids = [one for one in members if isinstance(one, SquaredHingeProblem) and not one.free_bias]
-            if len(grids) == len(members) and not options.chained and members[0].gram.spread is None:
+            chained = any(option is not None for option in (options.solver, options.screen, options.lanes))
+            if len(grids) == len(members) and not chained and members[0].gram.spread is None:
                 solved = _coarse_to_fine(grids, Cs, options, report, stop)
             elif options.lanes is None:
-                solved = []
-                for problem, place in zip(cast(Any, members), group, strict=True):
-                    link, known = chain_link(problem, solvers[place], options, stop), None
+
+                def chain(place: int) -> Fit:
+                    problem, known = cast(Any, problems[place]), None
+                    link = chain_link(problem, solvers[place], options, stop)
                     if isinstance(link, CarriedChain) and options.screen is None:
-                        found = small_chains(problem, np.asarray(problem.weights)[None], Cs, options.tol, stop)
-                        known = jax.tree.map(lambda leaf: leaf[0], found)
-                    solved.append(chain_on_host(problem, Cs, link, report, stop, known))
+                        known = small_chains(problem, np.asarray(problem.weights)[None], Cs, options.tol, stop)
+                    return chain_on_host(problem, Cs, link, report, stop, jax.tree.map(lambda leaf: leaf[0], known))
+
+                solved = solve_many(chain, group) if report is None else [chain(place) for place in group]
             else:
                 solved = [chains_compiled(problems[p], solvers[p], Cs, options.key, options.lanes, stop) for p in group]
             fits.update(zip(group, solved, strict=True))
@@ -371,7 +369,9 @@ def solve_parts(
     return solve_together([problem.weighted(weight) for weight in weights], Cs, options, stop)
 
 
-def chain_link(problem: Parametric, solver: Solver, options: PathOptions, stop: Interruption) -> Callable[[Any], Fit]:
+def chain_link(
+    problem: Parametric, solver: Solver, options: PathOptions, stop: Interruption
+) -> Neighbour | CarriedChain:
     """Return the function of a chain that solves the next problem from the previous fit.
 
     A solver of the user's choice solves every problem of the chain.

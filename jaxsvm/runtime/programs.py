@@ -171,6 +171,7 @@ class Program:
         self._quick: Any = jax.jit(function, compiler_options=options, **named)
         self._options, self._donated = options, donated
         self._executables: dict[Any, Any] = {}
+        self._locks: dict[Any, threading.Lock] = {}
 
     @classmethod
     def full(cls, **options: Any) -> Callable[[Callable[..., Any]], "Program"]:
@@ -219,36 +220,35 @@ class Program:
         settings = cast(Any, jax.config).values.values()  # all, of this thread: another process may have set others
         return key and store().file(self.function, self._options, self._donated, *key, *settings)
 
-    def _found(self, key: Any) -> Any:
-        if key is not None and key not in self._executables and (loaded := store().load(self._file(key))) is not None:
+    def _found(self, key: Any, file: Path | None) -> Any:
+        if key is not None and key not in self._executables and (loaded := store().load(file)) is not None:
             self._executables[key] = loaded
         return self._executables.get(key)
 
-    def _kept(self, key: Any, file: Path | None, compiled: Any) -> Any:
-        if key is not None:
-            store().save(file, compiled)
-            self._executables[key] = compiled
-        return compiled
+    def _kept(self, key: Any, file: Path | None, lower: Callable[[], Any]) -> Any:
+        with self._locks.setdefault(key, threading.Lock()):  # of several threads one compiles
+            if (found := self._found(key, file)) is None:
+                self._executables[key] = found = lower().compile()
+                store().save(file, found)
+            return found
 
     def _made(self, key: Any, named: dict[str, Any], static: dict[str, Any]) -> Any:
         if key is None:
             return self._jitted()(**named, **static)
-        if (found := self._found(key)) is None:
-            found = self._kept(key, self._file(key), self._jitted().lower(**named, **static).compile())
-        return found(**named)
+        return self._kept(key, self._file(key), lambda: self._jitted().lower(**named, **static))(**named)
 
     def ahead(self, *arguments: Any, **named: Any) -> Callable[[], Any] | None:
         """Lower for these arguments and return what compiles it, in another thread; None if there is nothing to do."""
         named, static, key = self._split(arguments, named)
-        if self._found(key):
+        if self._found(key, file := self._file(key)):
             return None
-        file, lowered = self._file(key), self._jitted().lower(**named, **static)
-        return lambda: self._kept(key, file, lowered.compile())
+        lowered = self._jitted().lower(**named, **static)
+        return lowered.compile if key is None else lambda: self._kept(key, file, lambda: lowered)
 
     def shapes(self, *arguments: Any, **named: Any) -> Any:
         """Return the shapes of the results, float64 too; the trace is shared with a later call."""
         named, static, key = self._split(arguments, named)
-        found = (self._found(key) or self._jitted().trace(**named, **static)).out_info
+        found = (self._found(key, self._file(key)) or self._jitted().trace(**named, **static)).out_info
         return jax.tree.map(lambda it: ShapedArray(it.shape, it.dtype) if it.dtype == "float64" else it, found)
 
     def clear_cache(self) -> None:
