@@ -161,7 +161,7 @@ def test_a_fold_of_a_free_bias_leaves_its_absent_samples_out(monkeypatch):
     alone = jaxsvm.hinge_problem(jaxsvm.gram(RBF(0.5), x[present > 0], store=True), y[present > 0], bias="free")
     Cs = [0.1, 0.3, 1.0, 3.0]
     expected = jaxsvm.solve_path(alone, Cs, tol=1e-5).certificate.primal
-    measured = dataclasses.replace(MEASURED, samples_at_once=16, samples_of_whole_rows=8)
+    measured = dataclasses.replace(MEASURED, samples_of_a_small_problem=16, samples_of_whole_rows=8)
     monkeypatch.setattr("jaxsvm.loop.small.MEASURED", measured)
     monkeypatch.setattr("jaxsvm.numerics.sizes.size_classes", lambda n: (48, n))
     monkeypatch.setattr("jaxsvm.path.carried_chain.MEASURED", measured)
@@ -193,6 +193,23 @@ def test_counters_of_a_chain_are_those_of_all_that_was_solved(monkeypatch, dtype
     assert path.kernel_evaluations.sum() == sum(part.kernel_evaluations for part in parts)
 
 
+@pytest.mark.parametrize("bias", ["free", "regularized", "none"])
+def test_what_takes_many_steps_is_continued_by_sets(bias, monkeypatch):
+    """From the last value that the program of small chains solved, in folds too, and in any order of the values."""
+    monkeypatch.setattr(small, "MEASURED", dataclasses.replace(MEASURED, samples_at_once=16))  # as of many samples
+    monkeypatch.setattr(small, "STEPS_BEFORE_SETS", 300)
+    begun, at, (x, y) = [], chains.point_at, data(200)
+    monkeypatch.setattr("jaxsvm.path.carried_chain.point_at", lambda *of: begun.append(float(of[1].C)) or at(*of))
+    problem, Cs = jaxsvm.hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x), y, bias=bias), np.geomspace(1e2, 1e-2, 9)
+    path = jaxsvm.check(jaxsvm.solve_path(problem, Cs, tol=1e-4).fits)
+    assert len(begun) == 1 and Cs.min() < begun[0] < Cs.max()
+    folds = jaxsvm.cross_validate(problem, Cs, 3, tol=1e-4)
+    assert len(begun) == 4 and folds.status.tally() == "27 CONVERGED"
+    monkeypatch.undo()
+    by_itself = jaxsvm.solve_path(problem, Cs, solver=jaxsvm.SMO(tol=1e-6)).fits
+    np.testing.assert_allclose(path.certificate.primal, by_itself.certificate.primal, rtol=1e-4)
+
+
 def knows_nothing(problem, fit, C_ref):
     found = jaxsvm.screening.ball_test_1(problem, fit, C_ref)
     return found._replace(inactive=np.zeros(problem.n, bool), at_bound=np.zeros(problem.n, bool))
@@ -202,7 +219,9 @@ def knows_nothing(problem, fit, C_ref):
 def test_a_rule_leaves_samples_out_of_a_hinge_path(store, monkeypatch):
     """A named one of a stored Gram operator too: steps look at the kernel values of what is not known alone. Where no
     values are stored one is the default."""
-    monkeypatch.setattr(small, "MEASURED", dataclasses.replace(MEASURED, samples_at_once=16))  # as of many samples
+    monkeypatch.setattr(
+        small, "MEASURED", dataclasses.replace(MEASURED, samples_of_a_small_problem=16)
+    )  # as of many samples
     x, y = data(300)
     problem = jaxsvm.hinge_problem(jaxsvm.gram(RBF(gamma=0.5), x, store=store), y, bias="none")
     Cs = np.linspace(5, 5.4, 5)

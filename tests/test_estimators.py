@@ -210,7 +210,7 @@ def test_a_class_that_a_fold_lacks_is_never_told():
 @pytest.mark.slow
 def test_a_path_over_many_samples_goes_by_working_sets(monkeypatch):
     reference = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
-    monkeypatch.setattr(small, "MEASURED", dataclasses.replace(small.MEASURED, samples_at_once=0))
+    monkeypatch.setattr(small, "MEASURED", dataclasses.replace(small.MEASURED, samples_of_a_small_problem=0))
     path = estimators.SVCPath(Cs=[0.1, 1.0, 10.0], cv=3).fit(X, Y)
     assert path.largest_gap_.max() <= 1e-3
     np.testing.assert_allclose(path.mean_score_, reference.mean_score_, atol=0.01)

@@ -4,6 +4,7 @@ import inspect
 import os
 import signal
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -112,6 +113,27 @@ def test_a_program_is_compiled_quickly_on_a_cpu_and_gives_the_same(as_shipped):
     assert float(jax.jit(as_shipped)(x)) == pytest.approx(float(as_shipped(x)))
     as_shipped.clear_cache()
     assert as_shipped._cache_size() == 0
+
+
+def test_of_several_threads_one_compiles():
+    traced, both = [], threading.Barrier(4)
+
+    def doubled(x):
+        traced.append(time.sleep(0.2))
+        return 2 * x
+
+    program, found = programs.Program(doubled), []
+
+    def call():
+        both.wait()
+        found.append(program(np.ones(3)))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(traced) == 1 and np.sum(found) == 24
 
 
 def test_a_compiler_that_does_not_know_the_option_costs_nothing_but_time(as_shipped, monkeypatch):

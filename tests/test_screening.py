@@ -719,7 +719,9 @@ def test_folds_leave_samples_out_where_no_values_are_stored(monkeypatch):
         return known[-1]
 
     monkeypatch.setattr(solve, "ball_test_1", told)
-    monkeypatch.setattr(small, "MEASURED", dataclasses.replace(small.MEASURED, samples_at_once=0))  # as of many samples
+    monkeypatch.setattr(
+        small, "MEASURED", dataclasses.replace(small.MEASURED, samples_of_a_small_problem=0)
+    )  # as of many samples
     problem, folds = jaxsvm.hinge_problem(unstored(RBF(samples.GAMMA)), y, bias="regularized"), np.arange(N) % 3
     found = jaxsvm.cross_validate(problem, Cs, folds, tol=1e-8)
     assert len(known) >= 6 and sum(int(one.screened.sum()) for one in known) > 20

@@ -140,15 +140,13 @@ class Neighbour:
 
     def __call__(self, problem: Restrictable) -> Fit:
         """Return the fit of the next problem; its counters are those of all that was solved for it."""
-        warm = None if self.before is None else Start.of(self.before[1], self.before[0])
-        reduced = None if self.before is None or self.rule is None else self._reduced(problem)
-        if reduced is not None and int(reduced.status) == Status.CONVERGED:
-            fitted = reduced
-        else:
-            warm = warm if reduced is None else Start.of(reduced, problem)
-            fitted = drive(problem, self.solver, self.key, warm, stop=self.stop, options=QUIET)
-            if reduced is not None:
-                fitted = dataclasses.replace(fitted, counters=reduced.counters.plus(fitted.counters))
+        fitted = None if self.before is None or self.rule is None else self._reduced(problem)
+        if fitted is None or int(fitted.status) != Status.CONVERGED:
+            begin = self.before if fitted is None else (problem, fitted)
+            warm = None if begin is None else Start.of(begin[1], begin[0])
+            solved = drive(problem, self.solver, self.key, warm, stop=self.stop, options=QUIET)
+            counters = solved.counters if fitted is None else fitted.counters.plus(solved.counters)
+            fitted = dataclasses.replace(solved, counters=counters)
         self.before = (problem, fitted)
         return fitted
 
@@ -198,8 +196,7 @@ def chains_traced(problem: Parametric, solver: Solver, Cs: Float[Array, " k"], k
     lowest = lax.stop_gradient(problem.at(Cs.min()))
     point = lowest.feasible_point(jnp.zeros((problem.n,), problem.dtype))
     margins = lowest.margins(point, lowest.matvec(point))  # a start like all others: each is traced once
-    k = Cs.shape[0]
-    lanes = min(lanes, k)
+    k, lanes = len(Cs), min(lanes, len(Cs))
     length = -(-k // lanes)
     order = jnp.argsort(Cs)
     # Every chain is `length` long: the last one repeats its last value, which costs one certificate.

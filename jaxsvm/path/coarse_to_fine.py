@@ -153,8 +153,7 @@ def _finished(grid: Grid, place: int, solver: CoarseToFine, key: Array, fit: Fit
 def _of_grid(fits: Fit, tasks: list[tuple[int, int]], number: int, grid: Grid) -> Fit:
     lanes = {place: lane for lane, (other, place) in enumerate(tasks) if other == number}
     if len(lanes) == len(grid.logs):
-        first = lanes[0]
-        return on_device(jax.tree.map(lambda leaf: leaf[first : first + len(lanes)], fits))
+        return on_device(jax.tree.map(lambda leaf: leaf[lanes[0] : lanes[0] + len(lanes)], fits))
     return in_order({place: _taken(fits, lane) for place, lane in lanes.items()}, np.exp(grid.logs), grid.problems[0])
 
 
@@ -182,7 +181,7 @@ def _nearest(grid: Grid, place: int) -> GridPoint:
 
 def _counters(points: list[GridPoint], solver: CoarseToFine) -> Counters:
     steps, none = np.asarray([point.steps for point in points], np.int32), np.zeros(len(points), np.int32)
-    limbs, kind = limbs_of([point.evaluations for point in points]), np.full(len(points), bit_of(solver), np.int32)
+    limbs, kind = limbs_of([point.evaluations for point in points]), none + bit_of(solver)
     parts: Any = steps, steps, none, none, none, limbs, kind
     return on_device(Counters(*parts))
 

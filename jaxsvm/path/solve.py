@@ -360,12 +360,16 @@ def solve_parts(
         (ready,) = ready_together([problem.at(Cs.max())], [solver])
         factors = np.pad(weights, ((0, 0), (0, ready.n - problem.n)))
         found = small_chains(cast(Any, ready), factors * np.asarray(ready.weights), Cs, options.tol, stop)
+
+        def chain(m: int) -> Fit:
+            fits = jax.tree.map(lambda leaf: leaf[m], found)
+            if (fits.status.code != Status.CONVERGED).any():
+                link = chain_link(part := ready.weighted(factors[m]), solver, options, stop)
+                fits = chain_on_host(part, Cs, link, None, stop, fits)
+            return trimmed(fits, problem.n)
+
         if found is not None:
-            fits = [jax.tree.map(lambda leaf, m=m: leaf[m], trimmed(found, problem.n)) for m in range(len(weights))]
-            for m in np.flatnonzero((np.asarray(found.status.code) != Status.CONVERGED).any(axis=1)).tolist():
-                link = chain_link(part := problem.weighted(weights[m]), solver, options, stop)
-                fits[m] = chain_on_host(part, Cs, link, None, stop, fits[m])
-            return fits
+            return solve_many(chain, range(len(weights)))
     return solve_together([problem.weighted(weight) for weight in weights], Cs, options, stop)
 
 
@@ -451,6 +455,5 @@ def require_widths(problem: Any, gammas: Any) -> None:
 def problems_at_widths(problem: Parametric, gammas: Any, options: PathOptions) -> Iterator[list[Parametric]]:
     """Yield the problem at each width, as a list of one; an operator lives as long as its path is solved."""
     solver = options.solver or exact_solver(problem, options.tol)
-    stores = solver.stores(problem)
-    for gram in at_widths(problem.gram, np.asarray(gammas, float).tolist(), stores):
+    for gram in at_widths(problem.gram, np.asarray(gammas, float).tolist(), solver.stores(problem)):
         yield [problem.on(gram)]
