@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import jaxsvm
-from jaxsvm import StochasticBatchPerceptron, slack_problem
+from jaxsvm import HeldOut, StochasticBatchPerceptron, slack_problem
 from jaxsvm.estimators import SBPClassifier
 from jaxsvm.kernels import RBF, Linear, Precomputed
 from jaxsvm.loop import bursts
@@ -331,6 +331,7 @@ def test_a_fit_ends_at_twice_the_steps_of_the_lowest_held_out_error():
     steps, errors = np.array(seen).T
     due = [k >= max(300, 2 * steps[: i + 1][errors[: i + 1].argmin()]) for i, k in enumerate(steps)]
     assert due[-1] and not any(due[:-1]) and int(fit.steps) == steps[-1]
+    assert int(held.best.steps) == steps[errors.argmin()] < steps[-1]
 
 
 def test_an_estimator_that_stops_early_takes_fewer_steps_and_holds_out_what_it_was_told():
@@ -342,6 +343,21 @@ def test_an_estimator_that_stops_early_takes_fewer_steps_and_holds_out_what_it_w
     assert early.fit_status_ == 0 and early.n_iter_[0] < whole.n_iter_[0] == 4000
     assert early.score(x, y) > whole.score(x, y) - 0.03
     assert len(early.support_) <= 360  # a tenth is in no draw
+
+
+def test_an_estimator_that_stops_early_keeps_the_best_machine(monkeypatch):
+    """The one with the lowest held-out error, certified anew where the callback saw margins alone (many samples)."""
+    seen = []
+    monkeypatch.setattr(
+        "jaxsvm.estimators.stochastic.HeldOut", lambda *of, **how: seen.append(HeldOut(*of, **how)) or seen[0]
+    )
+    monkeypatch.setattr(bursts, "MEASURED", dataclasses.replace(bursts.MEASURED, samples_of_a_small_problem=100))
+    x, y = clouds(400)
+    early = SBPClassifier(steps=4000, tol=1e-9, random_state=2, early_stopping=True).fit(x, y)
+    held, errors = np.argsort(y, kind="stable")[seen[0].mask[:400]], list(seen[0].errors.values())
+    assert (early.predict(x[held]) != y[held]).mean() == min(errors) < errors[-1]
+    assert early.fit_status_ == 0 and early.n_iter_[0] == max(seen[0].errors)
+    assert np.isfinite(early.certificate_.primal).all()
 
 
 @pytest.mark.parametrize("mask", [np.zeros(3, bool), np.arange(3)])

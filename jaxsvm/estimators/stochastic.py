@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import _check_partial_fit_first_call
 
-from jaxsvm.estimators.base import LinearEstimator, Status
+from jaxsvm.estimators.base import LinearEstimator
 from jaxsvm.estimators.classifier import KernelClassifier
 from jaxsvm.estimators.kernel_values import Samples
 from jaxsvm.estimators.machines import Machine, Progress
@@ -50,7 +50,7 @@ class SBPClassifier(KernelClassifier):
         batch: The number of samples a step, >= 1.
         tol: The relative gap at which it stops earlier, > 0.
         decision_function_shape: "ovr" or "ovo": no effect, each class is against the rest.
-        early_stopping: Whether to stop once the error of held-out samples has rested (`jaxsvm.HeldOut`, `least=200`).
+        early_stopping: Whether to end once the error of held-out samples rests (`jaxsvm.HeldOut`), at its best machine.
         validation_fraction: The share of the samples to hold out, in (0, 1).
         random_state: The seed of the draws and of what is held out.
 
@@ -75,8 +75,7 @@ class SBPClassifier(KernelClassifier):
 
     def _trained(self, data: Samples, machines: list[Machine]) -> list[Solved]:
         key = jax.random.key(seed := check_random_state(self.random_state).randint(2**31 - 1))
-        steps, batch, tol = int(self.steps), int(self.batch), float(self.tol)
-        solver = StochasticBatchPerceptron(steps, batch, tol, average="linear")
+        solver = StochasticBatchPerceptron(int(self.steps), int(self.batch), float(self.tol), average="linear")
         progress = Progress(self, len(machines))
         with jax.enable_x64(True):
             return [self._solve(data, machine, solver, key, progress, seed) for machine in until_halt(machines)]
@@ -94,8 +93,9 @@ class SBPClassifier(KernelClassifier):
         both = [call for call in (progress.callback, stop) if call is not None]
         callback = (lambda fit: any([call(fit) for call in both])) if both else None  # noqa: C419 (each is called)
         solved = solve_by_driver(problem, solver, callback=callback, key=key)
-        status = Status.MAX_STEPS if stop is not None and stop.ended else solved.status
-        return progress.ended(solved._replace(dual_coef=solved.dual_coef[:n], status=status))
+        if stop is not None and stop.ended:  # no further step certifies its best machine
+            solved = solve_by_driver(problem, dataclasses.replace(solver, steps=0), stop.best, solved.steps)
+        return progress.ended(solved._replace(dual_coef=solved.dual_coef[:n]))
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

@@ -40,7 +40,6 @@ from jaxsvm.solvers.stochastic.iterates import (
 )
 
 ORDERS = ("permuted", "random")
-AVERAGES = ("linear", "uniform", "suffix", "last")
 
 
 class State(NamedTuple):
@@ -84,7 +83,7 @@ class Stochastic(Solver[BoxForm]):
 
     def __post_init__(self) -> None:
         require_whole("batch", self.batch, 1)
-        require_one_of("average", self.average, AVERAGES)
+        require_one_of("average", self.average, ("linear", "uniform", "suffix", "last"))
         require_one_of("order", self.order, ORDERS)
         if self.schedule is not None and not callable(self.schedule):
             raise InputError(

@@ -20,8 +20,6 @@ from jaxsvm.runtime.arrays import Count, Number, require_one_of, require_whole
 from jaxsvm.solvers.contract import NEVER, STEPS, Solver, Traits
 from jaxsvm.solvers.start import Resumed, StartLike, key_after, resumed, steps_of
 
-AVERAGES = ("uniform", "linear", "last")
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +69,7 @@ class StochasticBatchPerceptron(Solver[SlackProblem]):
     def __post_init__(self) -> None:
         if self.batch is not None:
             require_whole("batch", self.batch, 1)
-        require_one_of("average", self.average, AVERAGES)
+        require_one_of("average", self.average, ("uniform", "linear", "last"))
 
     def within(self, problem: SlackProblem, gap: float, delta: float = 0.05) -> Self:
         """Return the solver whose mean ends within `gap` of the optimum with probability `1 - delta`, by its steps.
@@ -195,6 +193,7 @@ class HeldOut:
 
     Attributes:
         errors: At each number of steps the share of held-out samples without a positive margin, a dictionary.
+        best: The fit of the lowest error, the first of equals, certified if it was; None before a call.
         ended: Whether it has ended a fit.
     """
 
@@ -203,6 +202,7 @@ class HeldOut:
         usable = self.mask.dtype == bool and bool(self.mask.any()) and patience > 1
         require(usable, f"mask is {self.mask}, patience {patience}: booleans, one True, and a number > 1 are needed.")
         self.errors: dict[int, float] = {}
+        self.best: Fit | None = None
 
     def __call__(self, fit: Fit) -> bool:
         """Note the error; return whether to stop. `fit` calls this."""
@@ -210,5 +210,6 @@ class HeldOut:
         require(held, f"mask has {len(self.mask)} entries: one a sample of the problem is needed, {len(margins)}.")
         self.errors[int(fit.steps)] = float((margins[self.mask] <= 0).mean())
         best = min(self.errors, key=self.errors.__getitem__)
+        self.best = fit if best == int(fit.steps) else self.best
         self.ended = max(self.errors) >= max(self.least, self.patience * best)
         return self.ended
