@@ -21,6 +21,11 @@ from jaxsvm.problems.certificates.corrections import corrected
 from jaxsvm.problems.water_level import level_by_bisection
 
 
+def test_kernel_values_of_64_bits_need_them_turned_on():
+    with jax.enable_x64(False), pytest.raises(jaxsvm.InputError, match="dtype is float64: .* x64 turned on"):
+        jaxsvm.gram(RBF(0.5), np.eye(3), dtype="float64")
+
+
 def clouds(n, d, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, d))

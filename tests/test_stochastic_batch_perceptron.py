@@ -332,6 +332,8 @@ def test_a_fit_ends_at_twice_the_steps_of_the_lowest_held_out_error():
     due = [k >= max(300, 2 * steps[: i + 1][errors[: i + 1].argmin()]) for i, k in enumerate(steps)]
     assert due[-1] and not any(due[:-1]) and int(fit.steps) == steps[-1]
     assert int(held.best.steps) == steps[errors.argmin()] < steps[-1]
+    drawn = np.count_nonzero(held.best.dual_coef)
+    assert len(held.best.support) == drawn < 225 and f" {drawn} of 300 samples in the support" in repr(held.best)
 
 
 def test_an_estimator_that_stops_early_takes_fewer_steps_and_holds_out_what_it_was_told():

@@ -90,8 +90,7 @@ def gram(
         _warn_of_collapse(float(far), points.dtype)
     n = points.shape[0]
     if store:
-        needed = n * n * jnp.dtype(dtype).itemsize
-        what = f"store is True, and the kernel values of {n:,} points"
+        needed, what = n * n * jnp.dtype(dtype).itemsize, f"store is True, and the kernel values of {n:,} points"
         require_memory(needed, what, "leave it None to compute them on demand, or give `rank`", device_memory())
         return DenseGram(kernel, points, shift, dense_values(kernel, points, dtype, near), near)
     budget = memory if tile is None and store is None else 0
@@ -112,8 +111,9 @@ def _warn_of_collapse(far: float, dtype: Any) -> None:
 
 
 def _value_dtype(dtype: Any) -> Any:
-    floats = jnp.issubdtype(dtype, jnp.floating)
-    require(floats, f"dtype is {jnp.dtype(dtype)}: a floating one is needed for kernel values.")
+    fits = jnp.dtype(dtype).itemsize <= 4 or jax.config.read("jax_enable_x64")
+    usable = fits and jnp.issubdtype(dtype, jnp.floating)
+    require(usable, f"dtype is {jnp.dtype(dtype)}: a floating one is needed, and x64 turned on for 64 bits.")
     return floating(dtype)
 
 

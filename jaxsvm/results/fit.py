@@ -353,8 +353,8 @@ class Fit:
 
     @property
     def support(self) -> Int[np.ndarray, " s"]:
-        """Return the indices of the samples with a positive dual variable, on the host; for a single fit."""
-        return np.flatnonzero(np.asarray(self.alpha) > 0)
+        """Return the indices of the samples in the decision function, on the host; for a single fit."""
+        return np.flatnonzero(np.asarray(self.dual_coef))
 
     def __repr__(self) -> str:
         """Summarise the fit in a line; list its arrays while they have no values."""
