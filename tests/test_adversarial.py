@@ -1,6 +1,6 @@
 """No certificate lies: adversarial problems (`adversarial.py`) before a judge that knows no jaxsvm (`judge.py`).
 
-The defects that were found stand here row by row, and a sample of the ten thousand; all of them with `-m slow`
+The defects that were found stand here row by row, and a sample of ten thousand; a thousand of them with `-m slow`
 (`JAXSVM_ADVERSARIAL_COUNT`, `_SEED` and `_JOBS`), or by `python tests/adversarial.py`, which prints a table.
 """
 
@@ -21,7 +21,7 @@ import jaxsvm
 from jaxsvm.numerics import linear
 from jaxsvm.solvers.simplex import feature_newton as reproduced
 
-COUNT = int(os.environ.get("JAXSVM_ADVERSARIAL_COUNT", "10000"))
+COUNT = int(os.environ.get("JAXSVM_ADVERSARIAL_COUNT", "1000"))
 SEED = int(os.environ.get("JAXSVM_ADVERSARIAL_SEED", "0"))
 JOBS = int(os.environ.get("JAXSVM_ADVERSARIAL_JOBS", "1"))
 
@@ -201,7 +201,7 @@ def test_random_paths_from_tiny_to_huge_C():
 
 
 @pytest.mark.slow
-def test_not_one_of_ten_thousand_lies_or_says_less_than_is_true():
+def test_not_one_of_many_lies_or_says_less_than_is_true():
     outcomes = adversarial.run_many(COUNT, SEED, True, JOBS)
     print(adversarial.table(outcomes))
     honest(outcomes)
