@@ -185,7 +185,8 @@ def test_a_model_keeps_every_coefficient_that_is_not_zero(sparse):
     with pytest.warns(jaxsvm.ConvergenceWarning):
         fit = jaxsvm.fit(problem, jaxsvm.Pegasos(steps=3, batch=1, average="last"), init=start)
     kept = np.flatnonzero(np.asarray(fit.dual_coef))
-    assert len(np.setdiff1d(kept, fit.support)) > 0  # else this test tests nothing
+    np.testing.assert_array_equal(kept, fit.support)
+    assert len(np.setdiff1d(kept, np.flatnonzero(fit.alpha))) > 0  # else this test tests nothing
     model = jaxsvm.compact(fit, problem)
     assert model.coef.shape == kept.shape
     np.testing.assert_allclose(
