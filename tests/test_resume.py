@@ -69,7 +69,8 @@ def test_a_finisher_that_came_back_takes_twice_the_steps(C):
     x, y = parabola(100, wrong=0.1)
     fit = jaxsvm.check(jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(0.5), x), y, C)))
     exact = jaxsvm.fit(jaxsvm.svm_problem(jaxsvm.gram(RBF(0.5), x), y, C), jaxsvm.Newton(tol=1e-10))
-    np.testing.assert_allclose(fit.certificate.primal, exact.certificate.dual, rtol=1e-9)
+    rounding = C * np.finfo(float).eps  # of kernel values, relative to an optimum that the ridge 1 / C alone holds up
+    np.testing.assert_allclose(fit.certificate.primal, exact.certificate.dual, rtol=max(1e-9, rounding))
 
 
 def test_the_cap_holds_for_a_search_that_goes_on_with_another_solver():
