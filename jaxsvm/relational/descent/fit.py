@@ -37,6 +37,7 @@ from jaxsvm.relational.descent.steps import (
     Formed,
     PaperDescent,
     Passing,
+    Queried,
     Squares,
     against,
     all_formed,
@@ -144,12 +145,12 @@ def fit(
     require(numeric or labels <= 1000, told)
     joins = [scaled.against(label) for label in scaled.classes.tolist()] if several else [scaled]
     by = "formed" if loss != "hinge" and engine == "auto" else engine
-    rows, why = (Squares(scaled), "moments, exact") if numeric else _rows_for(joins[0], by, eps, method)
-    if loss == "squared_hinge" and isinstance(rows, Counted):
+    rows, why = (Squares(scaled), "moments, exact") if numeric else _rows_for(joins[0], by, eps, method, tol)
+    if loss == "squared_hinge" and isinstance(rows, Counted | Queried):
         raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
     mean = method == "averaged"
     paper: Any = partial(PaperDescent, eps=0.0 if mean else eps, delta=delta or 0.0, mean=mean)
-    squares = np.append(scaled.means(lambda X: X * X), [1.0, 1.0])
+    squares = np.append(scaled.means("square"), [1.0, 1.0])
     fits = []
     with watching() as stop:
         for one in joins:
@@ -183,15 +184,19 @@ def together(fits: list[RelationalFit], join: Join) -> RelationalFit:
 
 
 def _require_small(join: Join, scale: str, method: str) -> None:
-    sizes = join.over(lambda _, block, v: np.abs(block.X[v > 0]).max(initial=0), np.maximum)
-    require(max(sizes) <= 1, f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
+    most = max(part.max(initial=0) for part in join.largest())
+    require(most <= 1, f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
 
 
-def _rows_for(join: Join, engine: Any, eps: float, method: str) -> tuple[Formed | Counted | Passing, str]:
+def _rows_for(
+    join: Join, engine: Any, eps: float, method: str, tol: float
+) -> tuple[Formed | Counted | Passing | Queried, str]:
     """Return what evaluates points of a scaled join, and the reason of the choice."""
     if not isinstance(engine, Engine):
         require_one_of("engine", engine, ("auto", "formed", "merge", "grid", "sketch"))
-    if isinstance(join, Streamed) and method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
+    if isinstance(join, Streamed) and method == "bundle" and engine in ("auto", "formed", "grid"):
+        if engine == "grid" or (engine == "auto" and join.large):
+            return Queried(join, tol), f"streamed: {join.n:.3g} rows, which the database counts by bins of their scores"
         return Passing(join), f"streamed: {join.n:,} rows, which the database forms in each pass, exact"
     if method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
         rows = all_formed(join, wanted=engine == "formed")
@@ -285,7 +290,7 @@ def stability(join: Join, lam: float, delta: float = 0.1, *, scale: str = "max",
         raise InputError(f"delta is {delta}, of {len(scaled.classes)} labels: at most 1, and two labels, are needed.")
     fitted = fit(scaled, lam, intercept=False)
     P, D, _ = map(float, fitted.certificate)
-    A = scaled.means(abs)
+    A = scaled.means("size")
     a, drift, alpha, most, r, least = float(np.linalg.norm(A)), float(A @ np.abs(fitted.beta)), 0.0, P, 1.0, D
     for _ in range(50):  # to a fixed point
         most = P + alpha * drift  # of all minima

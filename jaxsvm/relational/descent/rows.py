@@ -28,7 +28,7 @@ from jaxsvm.relational.gradient.engine import Engine, engine_for
 from jaxsvm.relational.schema.join import Join
 from jaxsvm.relational.schema.tree import drawn
 from jaxsvm.relational.tables.columns import DOUBLE, NUMBERS, TableLike, column, declared, numbers, opened
-from jaxsvm.relational.tables.pushdown import Schema, compared, in_memory, quoted
+from jaxsvm.relational.tables.pushdown import Schema, double, in_memory, is_level, literal, number_of, quoted
 from jaxsvm.runtime.arrays import checked, in_a_line, require_whole, transfers
 from jaxsvm.runtime.files import write_whole
 
@@ -99,7 +99,7 @@ def design(join: Join, regression: bool = False) -> Design:
     Raises:
         InputError: On a join of more than `MOST_ROWS` merged rows, too many for vectors with an entry for each.
     """
-    require_part("join", join, "moments", "a `relational.Join` is needed")
+    require_part("join", join, "aggregate", "a `relational.Join` is needed")
     found = rows_of(join, MOST_ROWS)
     if found is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
@@ -111,7 +111,7 @@ def design(join: Join, regression: bool = False) -> Design:
 @transfers
 def sample(join: Join, n: int, key: int) -> Design:
     """Draw n rows of the join, independent, each in proportion to its weight; `key` is the seed."""
-    require_part("join", join, "moments", "a `relational.Join` is needed")
+    require_part("join", join, "aggregate", "a `relational.Join` is needed")
     require_whole("n", n, 1)
     require_whole("key", key, 0)
     return _design(join, drawn(join.tree, n, np.random.default_rng(key)), np.ones(n))
@@ -158,7 +158,7 @@ class Scorer:
         bodies = []
         for k, (name, constant) in enumerate(zip(names, constants, strict=True)):
             terms = [_term(f"{quoted(of.table)}.{quoted(of.name)}", of, self.coef_of(of)[k]) for of in self.terms]
-            bodies.append("\n    + ".join([_number(constant), *terms]) + f" AS {quoted(name)}")
+            bodies.append("\n    + ".join([double(constant), *terms]) + f" AS {quoted(name)}")
         query = ",\n    ".join([f"SELECT {quoted(schema.label)}.*", *bodies]) + f"\nFROM {schema.joined(tables or {})}"
         if label is None:
             return query
@@ -258,7 +258,7 @@ class Scorer:
 
     def scores_of(self, join: Join) -> list[np.ndarray]:
         """Return what the kept rows of each table of a join add to their scores, `(n_i, k)` each."""
-        require_part("join", join, "moments", "a `relational.Join` is needed")
+        require_part("join", join, "aggregate", "a `relational.Join` is needed")
         out = [np.zeros((len(rows), np.size(self.intercept))) for rows in join.rows]
         out[join.tree.label] += self.intercept
         for term in self.terms:
@@ -326,38 +326,19 @@ def require_free(schema: Schema, score: str, more: Sequence[str] = ()) -> None:
 
 def _term(value: str, term: Term, coef: list[float]) -> str:
     if term.levels is not None:
-        tests = [f"{value} IS NULL" if c is None else f"CAST({value} AS VARCHAR) = {_literal(c)}" for c in term.levels]
-        cases = [f"WHEN {test} THEN {_number(c)}" for test, c in zip(tests, coef, strict=True)]
+        cases = [f"WHEN {is_level(value, c)} THEN {double(v)}" for c, v in zip(term.levels, coef, strict=True)]
         return f"CASE {' '.join(cases)} ELSE 0 END"
-    value = compared(value, DOUBLE)
-    if term.fill is not None:
-        value = f"COALESCE(NULLIF({value}, CAST('NaN' AS {DOUBLE})), {_number(term.fill)})"
-    return f"{_number(coef[0])} * {value}"
+    return f"{double(coef[0])} * {number_of(value, np.nan if term.fill is None else term.fill)}"
 
 
 def _rules(scores: list[str], classes: list[Any]) -> str:
     """Write the rules of a CASE that finds the label by the scores: NULL if they are unknown."""
-    labels = [_literal(c if len(set(map(type, classes))) == 1 else str(c)) for c in classes]
+    labels = [literal(c if len(set(map(type, classes))) == 1 else str(c)) for c in classes]
     tests = [" AND ".join(f"{one} >= {two}" for two in scores if two != one) for one in scores]
     pairs = zip(tests, labels, strict=True) if len(scores) > 1 else [(f"{scores[0]} >= 0", labels[1])]
     unknown = " OR ".join(f"{score} IS NULL OR {score} = CAST('NaN' AS {DOUBLE})" for score in scores)
     return " ".join([f"WHEN {unknown} THEN NULL", *(f"WHEN {a} THEN {b}" for a, b in pairs), f"ELSE {labels[0]}"])
 
 
-def _literal(value: Any) -> str:
-    """Write a label or level as SQL."""
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    return _number(value) if isinstance(value, float) else str(value)
-
-
 ALIKE = {"number": NUMBERS, "text": ("text", "uuid"), "uuid": ("text", "uuid")}
 """For kinds of features the kinds of values that are scored as theirs, if others than their own."""
-
-
-def _number(value: Any) -> str:
-    """Write a double as SQL; a literal without an exponent would be a decimal."""
-    text = repr(float(value))
-    if not np.isfinite(value):  # a label
-        return f"CAST('{text}' AS {DOUBLE})"
-    return f"({text})" if "e" in text else f"({text}e0)"

@@ -163,7 +163,7 @@ def against(rows: Any, join: Any) -> Any:
     out = copy.copy(rows)
     if isinstance(rows, Formed):
         out.y = join.tree.y[rows.at]
-    elif isinstance(rows, Passing):
+    elif isinstance(rows, Passing | Queried):
         out.join = join
     else:
         out.join, out.engine, out.few = join, rows.engine.against(join), against(rows.few, join)
@@ -213,6 +213,48 @@ class Counted:
         return Sums(*parts), wide
 
 
+class Queried:
+    """Rows of a streamed join that the database counts, by bins of their scores: each evaluation is a query.
+
+    The bins of a row have its score as mean, so its hinge is at most theirs (Jensen); the share of it that is far is a
+    weight of the row, and gives a plane: both are bounds at any width.
+    """
+
+    few = None
+
+    def __init__(self, join: Any, tol: float) -> None:
+        """Take a scaled join, and the relative gap at which the fit ends."""
+        self.join, self.n, self.d, self.tol, self.least = join, join.n, join.d, tol, 1.0
+        moments = join.moments()
+        self.second, self.covariance = moments.second, moments.second - np.outer(moments.mean, moments.mean)
+
+    def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, None]:
+        """Return the sums at a point, `(d,)`, with curvatures as normal features have, given their score."""
+        # Of rows with scores about as large as this, the share h / spread is near the margin, and each costs h / 8.
+        spread = max(float(beta @ self.second @ beta) ** 0.5, 1.0)
+        h = (self.tol * self.least * spread) ** 0.5 / 4
+        y, z, mass, X = self.join.binned(beta, h)
+        slack, c, X, mu = (
+            1 - y * z,
+            C * mass / float(self.join.size),
+            X / np.maximum(mass, TINY)[:, None],
+            max(mu, 4 * h),
+        )
+        loss, a = float(c @ np.maximum(slack, 0)), c * np.clip(slack / mu + 0.5, 0, 1)
+        self.least = min(self.least, (loss + float(beta @ beta) / 2) / C)
+        near, pull = np.where(np.abs(slack) < mu / 2, c / mu, 0), self.covariance @ beta
+        rest = self.covariance - np.outer(pull, pull) / max(float(beta @ pull), TINY)
+        H = np.eye(self.d) + X.T @ (X * near[:, None]) + near.sum() * rest
+        parts: Any = (
+            loss,
+            a.sum(),
+            np.append(X.T @ (y * a), 0.0),
+            partial(solved_densely, H),
+            np.full(len(REACHES), np.inf),
+        )
+        return Sums(*parts), None
+
+
 class Squares:
     """A scaled join whose label is a number t: `C mean (t - beta.x)^2 / 2` by moments, with allowances for rounding."""
 
@@ -242,7 +284,7 @@ class Descent:
     The lane minimises `F / (2 lam)`: with shares of rows, `|beta|^2 / 2 + unit mean loss`, where `unit = 1 / (2 lam)`.
     """
 
-    rows: Any  # `Formed`, `Counted` or `Squares`
+    rows: Any  # `Formed`, `Passing`, `Counted`, `Queried` or `Squares`
     lane: Lane  # its constant is 0
     unit: float
     tol: float = 0.0  # the relative gap at which to end

@@ -111,7 +111,7 @@ class PseudoGradient(NamedTuple):
 
 def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tuple[Any, str]:
     """Return an engine for a join, and the reason: "auto" takes merge, which is exact, where it is cheap, else grid."""
-    require_part("join", join, "moments", "a `relational.Join` is needed")
+    require_part("join", join, "aggregate", "a `relational.Join` is needed")
     if len(join.classes) > 2:
         raise InputError("join has several labels: counts are of two; take `join.against(label)`, or `fit.machines`.")
     if isinstance(engine, Engine):

@@ -153,16 +153,18 @@ def assembled(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tup
     return Tree(weights, kid, count, hub, _signs(codes, classes), members), blocks, codes, classes, rows
 
 
-def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str], rows: str) -> tuple[Any, ...]:
-    """Sum up a join in the database, whose query of joined rows is given; add to its notes.
+def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tuple[Any, ...]:
+    """Sum up a join in the database; add to its notes.
 
     Return a tree of the different labels, with the weights of their rows, without edges; blocks without rows; `codes`
-    and `classes`; the labels as texts; the number of rows. Levels and means are of the rows that join, as elsewhere.
+    and `classes`; the labels as texts; the numbers of rows of the join, and of its tables that join. Levels and means
+    are of the rows that join, as elsewhere.
     """
-    names, ask, blocks = list(plan.sources), sql.queries(plan, casts)[0], []
+    names, ask, blocks, rows = list(plan.sources), sql.queries(plan, casts)[0], [], 0
     for i, name in enumerate(names):
         kept = ask(f"SELECT COUNT(first) AS n FROM down{i}")["n"][0].as_py()
         notes += _losses(plan, name, kept, kept)
+        rows += kept
         fills, empty, categories, kinds = [], {}, {}, {}
         for k, c in enumerate(plan.roles.features[name]):
             value = by = f"c{k}"
@@ -180,14 +182,18 @@ def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str], rows: 
     for near, name in [pair for pair in plan.edges if pair[1] in plan.roles.optional]:
         notes += _alone(near, name, ask(f"SELECT COUNT(first) AS n FROM alone{names.index(name)}")["n"][0].as_py())
     hub, label = names.index(plan.roles.label[0]), f"c{len(plan.roles.features[plan.roles.label[0]])}"
-    text = sql.compared(label, "VARCHAR")
-    labels = f"SELECT {label} AS c, {text} AS y, COUNT(first) AS n FROM down{hub} GROUP BY {label}, {text}"
-    weights = f"SELECT y, COUNT(*) AS m, SUM(w) AS w FROM ({rows}) AS r GROUP BY y"
-    joined = f"({labels}) AS a LEFT JOIN ({weights}) AS b ON a.y = b.y"
-    found = ask(f"SELECT a.c, a.y, a.n, COALESCE(b.w, 0) AS w, COALESCE(b.m, 0) AS m FROM {joined} ORDER BY a.y")
+    text, values = sql.compared(label, "VARCHAR"), [[] for _ in names]
+    found = ask(
+        f"SELECT {label} AS c, {text} AS y, COUNT(first) AS n FROM down{hub} GROUP BY {label}, {text} ORDER BY y"
+    )
+    weights, counts = (
+        sql.totals(plan, casts, values, [()], text, weight=weight) for weight in ("COALESCE(w, 1)", "1e0")
+    )
+    sums = dict(zip(weights["y"].to_pylist(), numbers(weights["s0"], "w"), strict=True))
+    w = np.array([sums.get(y, 0.0) for y in found["y"].to_pylist()])
     codes, classes = _coded(plan, found["c"], numbers(found["n"], label))
-    tree = Tree([numbers(found["w"], "w")] * len(names), {}, {}, hub, _signs(codes, classes), [{}] * len(names))
-    return tree, blocks, codes, classes, found["y"], int(numbers(found["m"], "m").sum())
+    tree = Tree([w] * len(names), {}, {}, hub, _signs(codes, classes), [{}] * len(names))
+    return tree, blocks, codes, classes, found["y"], int(numbers(counts["s0"], "n").sum()), rows
 
 
 def _signs(codes: np.ndarray, classes: np.ndarray) -> np.ndarray:

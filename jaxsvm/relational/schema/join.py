@@ -15,7 +15,7 @@ import copy
 import dataclasses
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,8 +24,22 @@ from scipy.sparse import csr_array, hstack
 from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.schema import tree as counting
 from jaxsvm.relational.schema.assembly import Block, arranged, assembled, block_of, described
-from jaxsvm.relational.tables.columns import Keys, column, declared, levels_of, numbers, opened, roles_in
-from jaxsvm.relational.tables.pushdown import Plan, Schema, connected, in_memory, quoted, rows_of_join
+from jaxsvm.relational.tables.columns import DOUBLE, Keys, column, declared, levels_of, numbers, opened, roles_in
+from jaxsvm.relational.tables.pushdown import (
+    Plan,
+    Schema,
+    compared,
+    connected,
+    double,
+    in_memory,
+    is_level,
+    literal,
+    number_of,
+    queries,
+    quoted,
+    rows_of_join,
+    totals,
+)
 from jaxsvm.runtime.arrays import TINY, checked, require_one_of, require_whole
 
 if TYPE_CHECKING:
@@ -168,18 +182,14 @@ class Join:
         """Set what depends on rows."""
         self.tree, self.blocks, self.codes, self.classes, self.rows = assembled(plan, self.schema.casts, self.notes)
 
-    def parts(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
-        """Yield the join, of a streamed one some rows at a time, and the weight of the rows through each row."""
-        yield self, self.counts()
+    def means(self, form: str = "value") -> np.ndarray:
+        """Return the means of the features, of their squares or sizes (`FORMS`) over the rows of the join, `(d,)`."""
+        return self.transposed(self.counts(), FORMS[form][0]) / float(self.size)
 
-    def over(self, of: Callable[[int, Block, np.ndarray], Any], add: np.ufunc = np.add) -> list[Any]:
-        """Return sums over parts of a function of the number, block and weights of each table."""
-        found = ([of(i, *pair) for i, pair in enumerate(zip(part.blocks, v, strict=True))] for part, v in self.parts())
-        return reduce(lambda total, more: list(map(add, total, more)), found)
-
-    def means(self, of: Callable[[Any], Any]) -> np.ndarray:
-        """Return the means of a function of the features, of a matrix, over the rows of the join, `(d,)`."""
-        return np.concatenate(self.over(lambda _, block, v: of(block.matrix).T @ v)) / float(self.size)
+    def largest(self) -> list[np.ndarray]:
+        """Return the largest absolute values of the numbers of each table among rows that join."""
+        pairs = zip(self.blocks, self.counts(), strict=True)
+        return [np.abs(block.X[v > 0]).max(axis=0, initial=0) for block, v in pairs]
 
     @property
     def d(self) -> int:
@@ -228,10 +238,8 @@ class Join:
         units = [(i, block.matrix @ unit) for i, block in enumerate(self.blocks) for unit in np.eye(block.d)]
         second = np.reshape([through(i, column) for i, column in units], (self.d, self.d))
         label = float(out[tree.label] @ tree.y) / N
-        return Moments(
-            self.size, self.transposed(out) / N, self.transposed(out, abs) / N, (second + second.T) / 2, label,
-            through(tree.label, tree.y),
-        )  # fmt: skip
+        means, second = (self.means("value"), self.means("size")), (second + second.T) / 2
+        return Moments(self.size, *means, second, label, through(tree.label, tree.y))
 
     def transposed(self, v: list[np.ndarray], of: Callable[[Any], Any] = lambda X: X) -> np.ndarray:
         """Return `X_i' v_i` of all tables, `(d,)`, or of a function of their features."""
@@ -266,51 +274,146 @@ class Join:
         return f"Join of {self.size:,} rows: {parts}{''.join(alone)}"
 
 
-LARGE, MOST_TIMES = 1 << 25, 10  # used values of a table that is streamed unasked; rows of the join, for each of theirs
+FORMS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "value": (lambda X: X, "{0}"), "square": (lambda X: X * X, "{0} * {0}"), "size": (abs, "ABS({0})")
+}  # fmt: skip
+"""Functions of features, and the same in SQL."""
+LARGE, MOST_TIMES = (
+    1 << 25,
+    10,
+)  # used values of a table that is streamed unasked; joined rows that are, for each of its
 MOST_FEATURES, ENTRIES_OF_A_PART = 500, 1 << 20  # of a streamed join; numbers of its rows that are here at a time
+SUMS_OF_A_QUERY = 1000  # PostgreSQL returns 1664 columns at most
 
 
 class Streamed(Join):
-    """A join whose tables stay in the database, which forms the rows anew in each pass; the tree has labels only."""
+    """A join whose tables stay in the database, which sums over its rows or forms them; the tree has labels only."""
 
     source: Any  # what `from_database` was given
     y: np.ndarray  # of a part, signs
 
     def read(self, plan: Plan) -> None:
         self.query, self.columns = rows_of_join(plan, self.schema)
-        found = described(plan, self.schema.casts, self.notes, self.query)
-        self.tree, self.blocks, self.codes, self.classes, self.labels, self.n = found
+        found = described(plan, self.schema.casts, self.notes)
+        self.tree, self.blocks, self.codes, self.classes, self.labels, self.n, rows = found
         if self.d >= MOST_FEATURES:
             raise InputError(f"tables have {self.d} features: a streamed join has fewer than {MOST_FEATURES}.")
         self.rows, self.chosen = [range(0)] * len(self.blocks), [plan.roles.features[name] for name in self.names]
-        self.missing, self.weights = plan.roles.missing, np.maximum(self.tree.weight[self.tree.label], TINY)
+        self.plan, self.large, self.given = plan._replace(database=None), self.n > MOST_TIMES * rows, self.tree.weight  # pyright: ignore
 
     @property
-    def moments(self) -> Any:  # pyright: ignore
+    def aggregate(self) -> Any:  # pyright: ignore
         """Refuse what needs the tables in memory."""
-        told = "`fit` and `fit_path` with the default engine and method, and `to_sql`, take it; see streamed=False"
+        told = (
+            "`fit` and `fit_path` with the default method, `moments`, `score` and `to_sql` take it; see streamed=False"
+        )
         raise InputError(f"join is streamed from the database: {told}.")
 
-    aggregate = hold_out = moments  # pyright: ignore
+    hold_out = aggregate  # pyright: ignore
+
+    def values(self, form: str = "value") -> list[list[str]]:
+        """Write the features of each table, or a function of them, in SQL of its columns c0, c1, ..."""
+        out: list[list[str]] = []
+        for block, chosen in zip(self.blocks, self.chosen, strict=True):
+            at = {c: f"c{k}" for k, c in enumerate(chosen)}
+            numbers_of = zip(block.names, block.mean, block.scale, block.fill, strict=True)
+            row = [
+                f"(({number_of(at[c], f)} - {double(m)}) / {double(s)})" if c else "1e0" for c, m, s, f in numbers_of
+            ]
+            tests = [is_level(at[c], level) for c, levels in block.categories.items() for level in levels]
+            row += [f"(CASE WHEN {test} THEN 1e0 ELSE 0e0 END)" for test in tests]
+            out.append([FORMS[form][1].format(value) for value in row])
+        return out
+
+    def totals(self, values: list[list[str]], wanted: list[Any], **how: Any) -> dict[str, np.ndarray]:
+        """Return sums over the joined rows, by the column names of `tables.pushdown.totals`, whose arguments these are."""
+        hub, factor = self.tree.label, self.tree.weight[self.tree.label] / np.maximum(self.given[self.tree.label], TINY)
+        if (factor != 1).any():
+            values = [part if i != hub else [*part, self.of_label(factor)] for i, part in enumerate(values)]
+            wanted = [(*product, (hub, len(values[hub]) - 1)) for product in wanted]
+        with connected(self.source) as (database, _):
+            found = totals(self.plan._replace(database=database), self.schema.casts, values, wanted, **how)
+        return {name: numbers(part, name) for name, part in found.items()}
+
+    def of_label(self, numbers_of: np.ndarray) -> str:
+        """Write the number of each label, `(k,)`, in SQL of the columns of its table: at most two, or the labels."""
+        label, known = f"c{len(self.chosen[self.tree.label])}", self.labels.to_pylist()
+        if len(np.unique(numbers_of)) > max(2, len(self.classes)):
+            return compared(label, DOUBLE)
+        tests = [f"WHEN {of} THEN {double(v)}" for of, v in zip(map(literal, known), numbers_of, strict=True)]
+        return f"(CASE {compared(label, 'VARCHAR')} {' '.join(tests)} END)"
+
+    def singles(self) -> list[Any]:
+        """Return the products of one feature each."""
+        return [((i, k),) for i, block in enumerate(self.blocks) for k in range(block.d)]
+
+    def means(self, form: str = "value") -> np.ndarray:
+        singles = self.singles()
+        found = self.totals(self.values(form), singles)
+        return np.array([found[f"s{k}"][0] for k in range(len(singles))]) / float(self.size)
+
+    def binned(self, beta: np.ndarray, width: float) -> tuple[np.ndarray, ...]:
+        """Return sums by sign and bin of scores: signs, scores, weights of rows, `(k,)` each, and features, `(k, d)`."""
+        values, singles, scores = self.values(), self.singles(), []
+        for row, part in zip(values, self.split(beta / width), strict=True):
+            scores.append(
+                " + ".join(["0e0", *(f"{double(v)} * {x}" for x, v in zip(row, part.tolist(), strict=True) if v)])
+            )
+        found = self.totals(values, [(), *singles], by=self.of_label(self.tree.y), scores=scores)
+        features = [found[f"s{1 + k}"] for k in range(len(singles))]
+        return found["y"], width * found["b"], found["s0"], np.stack(features, axis=1)
+
+    def largest(self) -> list[np.ndarray]:
+        out = []
+        with connected(self.source) as (database, _):
+            ask = queries(self.plan._replace(database=database), self.schema.casts)[0]
+            for i, (block, values) in enumerate(zip(self.blocks, self.values("size"), strict=True)):
+                most = ", ".join(
+                    f"MAX({value}) AS s{k}" for k, value in enumerate(["0e0", *values[: len(block.names)]])
+                )
+                found = ask(f"SELECT {most} FROM down{i} WHERE COALESCE(w, 1) > 0")
+                out.append(np.array([numbers(part, "s")[0] for part in found.values()])[1:])
+        return out
+
+    def moments(self) -> Moments:
+        N, values, singles, hub = float(self.size), self.values(), self.singles(), self.tree.label
+        t = (hub, len(values[hub]))
+        values[hub].append(self.of_label(self.tree.y) if np.isfinite(self.tree.y).all() else compared("NULL", DOUBLE))
+        pairs = [(a, b) for a in range(self.d) for b in range(a, self.d)]
+        wanted = [(), (t,), *singles, *((t, *one) for one in singles), *((*singles[a], *singles[b]) for a, b in pairs)]
+        found = []
+        for at in range(0, len(wanted), SUMS_OF_A_QUERY):
+            sums = self.totals(values, part := wanted[at : at + SUMS_OF_A_QUERY])
+            found += [sums[f"s{k}"][0] / N for k in range(len(part))]
+        (_, label), first, last = found[:2], 2 + self.d, 2 + 2 * self.d
+        second = np.zeros((self.d, self.d))
+        for (a, b), value in zip(pairs, found[last:], strict=True):
+            second[a, b] = second[b, a] = value
+        return Moments(
+            self.size, np.array(found[2:first]), self.means("size"), second, label, np.array(found[first:last])
+        )
 
     def parts(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
-        """Yield joined rows, with their signs as `y`."""
-        seen, most = 0, max(ENTRIES_OF_A_PART // max(self.entries, 1), 1)
+        """Yield joined rows, with their signs as `y`, and their weights."""
+        seen, most, hub = 0.0, max(ENTRIES_OF_A_PART // max(self.entries, 1), 1), self.tree.label
+        given = np.maximum(self.given[hub], TINY)
         with connected(self.source) as (database, _):
             for whole in database.parts(self.query, self.columns):
                 for at in range(0, whole.num_rows, most):
                     rows = dict(zip(self.columns, whole.slice(at, most).columns, strict=True))
                     part, label, ones = copy.copy(self), levels_of(rows["y"], self.labels)[1], np.ones(len(rows["y"]))
-                    part.y, part.blocks, seen = self.tree.y[label], [], seen + len(label)
+                    part.y, part.blocks, weight = self.tree.y[label], [], numbers(rows["w"], "w")
                     for i, (name, block) in enumerate(zip(self.names, self.blocks, strict=True)):
-                        given = {c: rows[f"c{i}_{k}"] for k, c in enumerate(self.chosen[i])}
-                        new = block_of(name, ones, given, block.kinds, self.missing, block)
+                        columns = {c: rows[f"c{i}_{k}"] for k, c in enumerate(self.chosen[i])}
+                        new = block_of(name, ones, columns, block.kinds, self.plan.roles.missing, block)
                         X = np.column_stack([new.X, ones])[:, : len(block.names)] - block.mean  # a constant is the last
                         part.blocks.append(dataclasses.replace(block, X=X / block.scale, codes=new.codes))
-                    factor = (self.tree.weight[self.tree.label] / self.weights)[label]
-                    yield part, [numbers(rows["w"], "w") * factor] * len(self.blocks)
-        if seen != self.n:
-            raise InputError(f"tables make {seen} rows, and made {self.n} before: they changed between two passes.")
+                    seen += weight.sum()
+                    yield part, [weight * (self.tree.weight[hub] / given)[label]] * len(self.blocks)
+        if not np.isclose(seen, known := self.given[hub].sum(), 1e-9, 0):
+            raise InputError(
+                f"tables make {seen:.15g} rows, and made {known:.15g} before: they changed between two passes."
+            )
 
     def __repr__(self) -> str:
         alone = "".join(f" ({note})" for note in self.notes)
@@ -327,29 +430,39 @@ def prepared(
     """
     require_part("join", join, "blocks", "a `relational.Join` is needed")
     require_one_of("scale", scale, ("none", "max", "standard"))
-    N, blocks, zeros = float(join.size), [], [np.zeros(len(block.names)) for block in join.blocks]
-    means, sizes = zeros, [part + 1 for part in zeros]
+    out, ones = join, [np.ones(len(block.names)) for block in join.blocks]
     if scale == "max":
-        sizes = join.over(lambda _, block, v: np.abs(block.X[v > 0]).max(axis=0, initial=0), np.maximum)
+        out = _moved(join, [0 * one for one in ones], join.largest())
     elif scale == "standard":
-        means = join.over(lambda _, block, v: block.X.T @ v / N)
-        sizes = map(np.sqrt, join.over(lambda i, block, v: ((block.X - means[i]) ** 2).T @ v / N))
+        means = [part[: len(one)] for part, one in zip(join.split(join.means("value")), ones, strict=True)]
+        out = _moved(join, means, ones)
+        sizes = [part[: len(one)] ** 0.5 for part, one in zip(out.split(out.means("square")), ones, strict=True)]
         sizes = [np.where(s > 1e-12 * np.abs(m), s, 0) for s, m in zip(sizes, means, strict=True)]  # else rounding
-    for i, (given, m, s) in enumerate(zip(join.blocks, means, sizes, strict=True)):
-        number = np.array([name is not None for name in given.names], bool)
-        mean, size = np.where(number, m, 0.0), np.where(number & (s > 0), s, 1.0)
-        # Numbers may have been scaled before, `x = mean + scale X`: combine both.
-        X, names, fill = (given.X - mean) / size, given.names, given.fill
-        mean, size = given.mean + given.scale * mean, given.scale * size
-        if intercept and i == join.tree.label and not join.constant:
-            X, names = np.append(X, np.ones((len(X), 1)), axis=1), [*names, None]
-            mean, size, fill = np.append(mean, 0.0), np.append(size, 1.0), np.append(fill, np.nan)
-        blocks.append(dataclasses.replace(given, X=X, names=names, mean=mean, scale=size, fill=fill))
-    out = copy.copy(join)
-    out.blocks, out.constant = blocks, intercept or join.constant
+        out = _moved(out, [0 * one for one in ones], sizes)
+    if intercept and not out.constant:
+        out, hub = copy.copy(out), out.tree.label
+        of = out.blocks[hub]
+        block = dataclasses.replace(
+            of, X=np.append(of.X, np.ones((len(of.X), 1)), axis=1), names=[*of.names, None],
+            mean=np.append(of.mean, 0.0), scale=np.append(of.scale, 1.0), fill=np.append(of.fill, np.nan),
+        )  # fmt: skip
+        out.blocks, out.constant = [block if i == hub else other for i, other in enumerate(out.blocks)], True
     if class_weight is not None:
         sums = np.bincount(join.codes, join.counts()[join.tree.label])
         out = out.weighted(join.tree.label, _factors(join.classes.tolist(), class_weight, sums)[join.codes])
+    return out
+
+
+def _moved(join: Join, means: list[np.ndarray], sizes: list[np.ndarray]) -> Join:
+    """Return the join with its numbers shifted and divided, those of size 0 and the constant not."""
+    out, blocks = copy.copy(join), []
+    for given, m, s in zip(join.blocks, means, sizes, strict=True):
+        number = np.array([name is not None for name in given.names], bool)
+        mean, size = np.where(number, m, 0.0), np.where(number & (s > 0), s, 1.0)
+        # Numbers may have been scaled before, `x = mean + scale X`: combine both.
+        moved = {"X": (given.X - mean) / size, "mean": given.mean + given.scale * mean, "scale": given.scale * size}
+        blocks.append(dataclasses.replace(given, **moved))
+    out.blocks = blocks
     return out
 
 
@@ -378,8 +491,8 @@ def from_database(
     with the SQL that stands for them in FROM, such as `{"sales": "read_parquet('sales/*.parquet')"}`. The label and all
     further arguments are those of `Join`.
 
-    `streamed` leaves the tables in the database, which forms the joined rows anew in each pass of a fit; None: if a
-    table has more than `LARGE` values, and the join no more than `MOST_TIMES` as many rows as its tables.
+    `streamed` leaves the tables in the database, which forms the joined rows anew in each pass of a fit, or if there
+    are more than `MOST_TIMES` as many as its tables have, counts them; None: if a table has more than `LARGE` values.
     """
     if isinstance(tables, str):
         raise InputError(f"tables is {tables!r}: a list of names is needed.")
@@ -398,17 +511,14 @@ def from_database(
         named = {name: list(of_table) for name, of_table in columns.items()}
         roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional, cyclic, alike)
         plan, of, notes = arranged(Plan(database, sources, columns, roles), named, given)
-        join: Any = object.__new__(Streamed if (_is_large(plan, of) if streamed is None else streamed) else Join)
+        join: Any = object.__new__(Streamed if (_is_large(plan) if streamed is None else streamed) else Join)
         join.source = source
         join.assemble(plan, of, notes)
     return join
 
 
-def _is_large(plan: Plan, schema: Schema) -> bool:
-    """Return whether a table has many values, and the join, counted so far, few rows for those of its tables."""
-    rows, used = {}, {name: len(plan.roles.fetched(name)) + len(plan.roles.shared(name, name)) for name in schema.named}
-    for name in used:
-        rows[name] = plan.database.ask(f"SELECT COUNT(*) AS n FROM {plan.sources[name]} AS t")["n"][0].as_py()
-    most = MOST_TIMES * sum(rows.values())
-    few = f"SELECT COUNT(*) AS n FROM (SELECT 1 AS one FROM {schema.joined({})} LIMIT {int(most) + 1}) AS t"
-    return max(rows[n] * used[n] for n in used) > LARGE and plan.database.ask(few)["n"][0].as_py() <= most
+def _is_large(plan: Plan) -> bool:
+    """Return whether a table has many values that are used."""
+    used = {name: len(plan.roles.fetched(name)) + len(plan.roles.shared(name, name)) for name in plan.sources}
+    counts = [f"SELECT {many} * COUNT(*) AS n FROM {plan.sources[name]} AS t" for name, many in used.items()]
+    return any(plan.database.ask(count)["n"][0].as_py() > LARGE for count in counts)

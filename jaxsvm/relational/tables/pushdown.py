@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,6 +72,15 @@ class Plan(NamedTuple):
     def tables(self) -> list[frozenset[str]]:
         """Return the attributes of each table."""
         return [frozenset(self.roles.shared(name, name)) for name in self.sources]
+
+    def numbered(self) -> tuple[list[tuple[int, int]], Callable[[int, int], list[str]]]:
+        """Return the edges by numbers of tables, and what names the columns of the keys that two tables share."""
+        names, keys = list(self.sources), list(self.roles.keys)
+
+        def shared(i: int, j: int) -> list[str]:
+            return [f"k{keys.index(key)}" for key in self.roles.shared(names[i], names[j])]
+
+        return [(names.index(i), names.index(j)) for i, j in self.edges], shared
 
     def value(self, name: str, column: str) -> str:
         """Write a value that is fetched: categories, and labels that are no numbers, as texts."""
@@ -281,13 +291,9 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> tuple[Callable[[str], dict[
     one row more, of NULLs, if rows of the table before it have no partner (n is 0): their key of that edge is NULL.
     """
     names, optional = list(plan.sources), plan.roles.optional
-    edges = [(names.index(i), names.index(j)) for i, j in plan.edges]
+    edges, shared = plan.numbered()
     steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
     order = [names.index(plan.roles.label[0]), *(j for _, j in edges)]
-
-    def shared(i: int, j: int) -> list[str]:
-        return [f"k{list(plan.roles.keys).index(key)}" for key in plan.roles.shared(names[i], names[j])]
-
     for i in reversed(order):
         below = [(f"up{j}", shared(i, j)) for at, j in edges if at == i and names[j] not in optional]
         steps[f"up{i}"] = _semijoin(f"base{i}", below)
@@ -296,8 +302,7 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> tuple[Callable[[str], dict[
         steps[f"down{i}"] = _semijoin(f"up{i}", [(f"down{at}", by) for at, by in above])
         for at, by in above if names[i] in optional else ():
             down, steps[f"alone{i}"] = steps.pop(f"down{i}"), _semijoin(f"down{at}", [(f"up{i}", by)], "NOT EXISTS")
-            one = f"SELECT a.* FROM (SELECT 1 AS one) AS o LEFT JOIN up{i} AS a ON FALSE"
-            steps[f"down{i}"] = f"{down} UNION ALL {one} WHERE EXISTS (SELECT 1 FROM alone{i})"
+            steps[f"down{i}"] = f"{down} UNION ALL {_absent(f'up{i}')} WHERE EXISTS (SELECT 1 FROM alone{i})"
     out = []
     for i, name in enumerate(names):
         inner, rows = [f"c{k}" for k in range(len(plan.roles.fetched(name)))], f"down{i} AS a"
@@ -339,6 +344,74 @@ def rows_of_join(plan: Plan, schema: Schema) -> tuple[str, dict[str, str]]:
     return f"SELECT * FROM (SELECT {', '.join(kept)} FROM {schema.joined({})}) AS joined WHERE w > 0", types
 
 
+def totals(
+    plan: Plan, casts: Mapping[str, str], values: Sequence[Sequence[str]], wanted: Sequence[Product], by: str = "0",
+    scores: Sequence[str] | None = None, weight: str = "COALESCE(w, 1)",
+) -> dict[str, Any]:  # fmt: skip
+    """Ask for sums of products over the joined rows, which are not formed: each table sends the one before it sums.
+
+    A product is of `values[i][k]`, SQL of the columns c0, c1, ... of table i, and of the weight. The sums s0, s1, ...
+    are those of rows of one y, SQL of the label's table, and one b: `scores` adds up to b, each divided between the
+    whole numbers around it in such shares that its mean is kept.
+    """
+    names, (edges, shared), optional = list(plan.sources), plan.numbered(), plan.roles.optional
+    steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
+    points = "SELECT 0e0 AS up UNION ALL SELECT 1e0" if scores else "SELECT 0e0 AS up"
+
+    def named(of: set[int]) -> dict[Product, str]:
+        return {part: f"s{k}" for k, part in enumerate(dict.fromkeys(_part(product, of) for product in wanted))}
+
+    def send(i: int, above: list[str], y: str) -> set[int]:
+        """Write the message `m{i}` to the table before, by their keys; return the tables whose rows it sums."""
+        beyond, done = [(j, shared(i, j)) for at, j in edges if at == i], {i}
+        rows = f"base{i}" if names[i] not in optional else f"(SELECT * FROM base{i} UNION ALL {_absent(f'base{i}')})"
+        rows = f"SELECT *, {scores[i] if scores else '0e0'} AS z, {weight} AS v{y} FROM {rows} AS t"
+        rows = (
+            f"SELECT t.*, FLOOR(z) + up AS b, v * (1 - ABS(z - FLOOR(z) - up)) AS m FROM ({rows}) AS t, ({points}) AS u"
+        )
+        keys = list(dict.fromkeys([*above, *(key for _, ends in beyond for key in ends)]))
+        sums = {s: " * ".join(["m", *(values[t][k] for t, k in part)]) for part, s in named(done).items()}
+        query = _summed(keys, "b", sums, f"({rows}) AS a")
+        for at, (j, ends) in enumerate(beyond):
+            those, rows = send(j, ends, ""), f"({query}) AS a JOIN m{j} AS m"
+            rows += f" ON {' AND '.join(f'a.{key} = m.{key}' for key in ends) or 'TRUE'}"
+            theirs = "m.{0}"
+            if names[j] in optional:
+                theirs, none = "COALESCE(m.{0}, o.{0})", f"{ends[0]} IS NULL"
+                rows = rows.replace(f") AS a JOIN m{j}", f") AS a LEFT JOIN m{j}")
+                rows += f" LEFT JOIN (SELECT * FROM m{j} WHERE {none}) AS o ON m.{none}"
+            one, two, done = named(done), named(those), done | those
+            sums = {s: f"a.{one[_part(part, done - those)]} * {theirs.format(two[_part(part, those)])}"
+                    for part, s in named(done).items()}  # fmt: skip
+            keys = list(dict.fromkeys([*above, *(key for _, ends in beyond[at + 1 :] for key in ends)]))
+            query = _summed(keys, f"a.b + {theirs.format('b')}", sums, rows)
+        steps[f"m{i}"] = query
+        return done
+
+    hub = names.index(plan.roles.label[0])
+    send(hub, ["y"], f", {by} AS y")
+    return plan.database.ask(
+        f"WITH {', '.join(f'{name} AS ({step})' for name, step in steps.items())} SELECT * FROM m{hub}"
+    )
+
+
+Product = tuple[tuple[int, int], ...]
+"""Values that are multiplied, each by the number of its table and its place there."""
+
+
+def _part(product: Product, of: set[int]) -> Product:
+    return tuple(value for value in product if value[0] in of)
+
+
+def _summed(keys: list[str], b: str, sums: dict[str, str], rows: str) -> str:
+    kept = ", ".join([*(f"a.{key}" for key in keys), f"{b} AS b", *(f"SUM({of}) AS {s}" for s, of in sums.items())])
+    return f"SELECT {kept} FROM {rows} GROUP BY {', '.join(str(1 + k) for k in range(len(keys) + 1))}"
+
+
+def _absent(table: str) -> str:
+    return f"SELECT a.* FROM (SELECT 1 AS one) AS o LEFT JOIN {table} AS a ON FALSE"
+
+
 def _semijoin(table: str, others: list[tuple[str, list[str]]], exist: str = "EXISTS") -> str:
     equal = {other: " AND ".join(f"b.{key} = a.{key}" for key in keys) or "TRUE" for other, keys in others}
     tests = [f"{exist} (SELECT 1 FROM {other} AS b WHERE {test})" for other, test in equal.items()]
@@ -364,3 +437,29 @@ def compared(value: str, cast: str | None) -> str:
 def quoted(name: str) -> str:
     """Quote a name as standard SQL does."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def is_level(value: str, level: str | None) -> str:
+    """Write whether a category has a level; None is the missing one."""
+    return f"{value} IS NULL" if level is None else f"CAST({value} AS VARCHAR) = {literal(level)}"
+
+
+def number_of(value: str, fill: float) -> str:
+    """Write a feature as a double, with what replaces a missing one, if it is no NaN."""
+    value = compared(value, DOUBLE)
+    return value if fill != fill else f"COALESCE(NULLIF({value}, CAST('NaN' AS {DOUBLE})), {double(fill)})"
+
+
+def literal(value: Any) -> str:
+    """Write a label or level as SQL."""
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return double(value) if isinstance(value, float) else str(value)
+
+
+def double(value: Any) -> str:
+    """Write a double as SQL; a literal without an exponent would be a decimal."""
+    text = repr(float(value))
+    if not math.isfinite(value):  # a label
+        return f"CAST('{text}' AS {DOUBLE})"
+    return f"({text})" if "e" in text else f"({text}e0)"
