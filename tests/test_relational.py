@@ -7,7 +7,6 @@ import pytest
 from random_joins import formed_rows
 
 from jaxsvm.relational import Join, far_counts, pseudo_gradient
-from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine, rank_grid
 from jaxsvm.relational.schema.assembly import ears, join_tree
 
@@ -179,18 +178,19 @@ def test_exact_engines(shape):
 @pytest.mark.parametrize("shape", [PATH, HUB, CROSS])
 def test_the_grid_bounds_the_hinge_and_its_planes_support_it(shape):
     join = join_of(shape, n=14)
-    for bins, seed in itertools.product((16, 128), range(3)):
+    N = float(join.size)
+    for width, seed in itertools.product((0.5, 0.05), range(3)):
         beta = beta_of(join, seed)
         _, hinge, _, _ = truth(join, beta)
-        found = pseudo_gradient(join, beta, 0.0, engine=GridEngine(join.tree, bins))
-        assert found.objective >= hinge - 1e-12
-        assert found.objective <= hinge + 40 / bins**2 * 4
-        # alpha = far counts: mean hinge >= far + gradient . beta, for every beta
+        y, z, weight, x = join.histogram(join.linear(beta), width, features=True)
+        np.testing.assert_allclose([weight.sum(), weight @ z, *x.sum(axis=0)],
+                                   N * np.array([1, join.means() @ beta, *join.means()]), rtol=1e-9, atol=1e-7 * N)  # fmt: skip
+        loss = weight @ np.maximum(1 - y * z, 0) / N
+        assert hinge - 1e-12 <= loss <= hinge + len(join.names) * width**2 / 8
+        far = np.clip((1 - y * z) / width + 0.5, 0, 1)  # a weight of each row, whatever the width
         for other in range(5):
             there = beta_of(join, 100 + other)
-            assert truth(join, there)[1] >= found.far + found.gradient @ there - 1e-12
-        for counts in found.counts.counts:  # every table tells the same number of rows
-            np.testing.assert_allclose([c.sum() for c in counts], counts[0].sum(), rtol=1e-9, atol=1e-9)
+            assert truth(join, there)[1] >= (far @ weight - (far * y) @ x @ there) / N - 1e-12
 
 
 def test_the_pseudo_gradient_is_the_gradient_at_perturbed_data():

@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from jaxsvm.designs.descent import Lane
 from jaxsvm.errors import ConvergenceWarning, InputError, require, warn
 from jaxsvm.loop.interruption import watching
-from jaxsvm.relational.descent.rows import Scorer, Term
+from jaxsvm.relational.descent.rows import BIN, Scorer, Term
 from jaxsvm.relational.descent.steps import (
     Counted,
     Descent,
@@ -42,7 +42,7 @@ from jaxsvm.relational.descent.steps import (
     against,
     all_formed,
 )
-from jaxsvm.relational.gradient.engine import Engine, engine_for, scores
+from jaxsvm.relational.gradient.engine import Engine, engine_for, merged, scores
 from jaxsvm.relational.schema.join import Join, Streamed, prepared
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
@@ -74,8 +74,12 @@ class RelationalFit(Scorer):
         Its differences are a histogram of the whole join. Each takes a count; those on a grid are blurred by a bin.
         """
         require(len(self.classes) > 0, "the model predicts numbers, which have no margins.")
-        counter, label = engine_for(self.join)[0], self.join.tree.label
-        far = [counter(scores(self.join, self.beta), float(tau)).counts for tau in np.ravel(at)]
+        label, at = self.join.tree.label, np.ravel(at).astype(float)
+        merge = None if isinstance(self.join, Streamed) else merged(self.join.tree, False)
+        if merge is None:
+            y, z, weight, _ = self.join.histogram(self.join.linear(self.beta), BIN)
+            return np.array([weight[y * z <= tau].sum() for tau in at]) / float(self.join.size)
+        far = [merge(scores(self.join, self.beta), tau).counts for tau in at.tolist()]
         return np.array([sum(part[label].sum() for part in parts) for parts in far]) / float(self.join.size)
 
     def __repr__(self) -> str:
@@ -192,18 +196,22 @@ def _rows_for(
     join: Join, engine: Any, eps: float, method: str, tol: float
 ) -> tuple[Formed | Counted | Passing | Queried, str]:
     """Return what evaluates points of a scaled join, and the reason of the choice."""
-    if not isinstance(engine, Engine):
-        require_one_of("engine", engine, ("auto", "formed", "merge", "grid", "sketch"))
-    if isinstance(join, Streamed) and method == "bundle" and engine in ("auto", "formed", "grid"):
-        if engine == "grid" or (engine == "auto" and join.large):
-            return Queried(join, tol), f"streamed: {join.n:.3g} rows, which the database counts by bins of their scores"
-        return Passing(join), f"streamed: {join.n:,} rows, which the database forms in each pass, exact"
-    if method == "bundle" and isinstance(engine, str) and engine in ("auto", "formed"):
-        rows = all_formed(join, wanted=engine == "formed")
+    if isinstance(engine, Engine) or method != "bundle":
+        require(isinstance(engine, Engine) or engine in ("auto", "merge", "sketch"), f"engine is {engine!r}: {method=} "
+                "takes 'auto', 'merge' or 'sketch'.")  # fmt: skip
+        counter, why = engine_for(join, engine, eps)
+        return Counted(join, counter), why
+    require_one_of("engine", engine, ("auto", "formed", "merge", "grid", "sketch"))
+    many, streamed = f"{float(join.size):,.0f} rows", isinstance(join, Streamed)
+    if engine in ("auto", "formed"):
+        if isinstance(join, Streamed) and (engine == "formed" or not join.large):
+            return Passing(join), f"streamed: {join.n:,} rows, which the database forms in each pass, exact"
+        rows = None if streamed else all_formed(join, wanted=engine == "formed")
         if rows is not None:
-            return rows, f"formed: the join has {float(join.size):,.0f} rows, each kept with its features, exact"
-    need = f"{float(join.size):.3g} rows do not fit, or {method=}; take 'auto' with the hinge."
-    require(isinstance(engine, Engine) or engine != "formed", f"engine is 'formed': {need}")
+            return rows, f"formed: the join has {many}, each kept with its features, exact"
+        require(engine != "formed", f"engine is 'formed': {many} do not fit; take 'auto' with the hinge.")
+    if engine == "grid" or (engine == "auto" and (streamed or merged(join.tree, False) is None)):
+        return Queried(join, tol), f"{'streamed' if streamed else 'grid'}: {many}, counted by bins of their scores"
     counter, why = engine_for(join, engine, eps)
     return Counted(join, counter), why
 

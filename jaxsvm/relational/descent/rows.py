@@ -33,6 +33,7 @@ from jaxsvm.runtime.arrays import checked, in_a_line, require_whole, transfers
 from jaxsvm.runtime.files import write_whole
 
 ENTRIES_OF_A_CHUNK = 1 << 23  # numbers of a join's rows that are formed at a time: 64 MiB
+BIN = 1 / 256  # of scores: margins and labels that are counted by bins are blurred by one
 MOST_ROWS = 1 << 27  # merged rows of a join for which vectors are formed
 
 
@@ -231,8 +232,12 @@ class Scorer:
         hub, out = join.tree.label, np.zeros((len(known), len(known)))
         if len(known) == 2:
             parts = [-part[:, 0] for part in scores]
-            far = engine_for(join, engine)[0]((parts, parts), 0.0)
-            positive = np.array([far.counts[sign][hub].sum() for sign in (1, 0)])
+            if engine == "grid":
+                y, z, weight, _ = join.histogram(parts, BIN)
+                positive = np.array([weight[(y == sign) & (z <= 0)].sum() for sign in (-1, 1)])
+            else:
+                far = engine_for(join, engine)[0]((parts, parts), 0.0)
+                positive = np.array([far.counts[sign][hub].sum() for sign in (1, 0)])
             rest = np.bincount(join.codes, join.counts()[hub]) - positive
             counts = np.stack([np.maximum(rest, 0), positive], axis=1)
         else:

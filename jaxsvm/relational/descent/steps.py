@@ -26,6 +26,7 @@ from jaxsvm.numerics.hinge_program import RIDGE, minimum_by_products
 from jaxsvm.relational.descent.rows import Design, rows_of, sample
 from jaxsvm.relational.gradient.engine import Engine, PseudoGradient, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.measured import MEASURED
+from jaxsvm.relational.schema.join import Streamed
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import TINY, memory
 
@@ -165,6 +166,8 @@ def against(rows: Any, join: Any) -> Any:
         out.y = join.tree.y[rows.at]
     elif isinstance(rows, Passing | Queried):
         out.join = join
+        if isinstance(rows, Queried) and rows.few is not None:
+            out.few = against(rows.few, join)
     else:
         out.join, out.engine, out.few = join, rows.engine.against(join), against(rows.few, join)
     return out
@@ -180,8 +183,7 @@ class Counted:
     @cached_property
     def few(self) -> Formed:
         """Return drawn rows of the join."""
-        many = int(np.clip(MEASURED.hessian_rows_per_coefficient * self.join.d, *MEASURED.hessian_rows))
-        return _formed(sample(self.join, many, 0))
+        return drawn_rows(self.join)
 
     def counts(self, beta: Any, mode: str, guard: float = 0, ramp: float = 0, lam: float = 0) -> PseudoGradient:
         """Count in one pass, and compute the pseudo-gradient."""
@@ -206,52 +208,60 @@ class Counted:
         """Return the sums at a point, `(d,)`, with curvatures of drawn rows, and by how much slopes may be off."""
         few, ramp = self.few, max(mu / 2, 1e-6)  # a grid takes one below a bin as a step
         loss, s, pull, wide = self.plane(beta, C, ramp)
-        z = np.sort(np.abs(1 - few.y * (few.X @ beta)))
-        seen = float(z[min(MEASURED.rows_of_a_ramp * few.d, len(z) - 1)])  # within it enough of them have curvature
-        curvature = few.sums(beta, C, 2 * max(ramp, seen), squared)[0].curvature
-        parts: Any = (loss, s, pull, curvature, np.full(len(REACHES), np.inf))
+        parts: Any = (loss, s, pull, curvature_of(few, beta, C, ramp), np.full(len(REACHES), np.inf))
         return Sums(*parts), wide
 
 
+def drawn_rows(join: Any) -> Formed:
+    """Draw rows of a join, enough for Hessians."""
+    many = int(np.clip(MEASURED.hessian_rows_per_coefficient * join.d, *MEASURED.hessian_rows))
+    return _formed(sample(join, many, 0))
+
+
+def curvature_of(few: Formed, beta: np.ndarray, C: float, ramp: float) -> Any:
+    """Return the curvature of drawn rows at a point, of a ramp in which enough of them have some."""
+    z = np.sort(np.abs(1 - few.y * (few.X @ beta)))
+    seen = float(z[min(MEASURED.rows_of_a_ramp * few.d, len(z) - 1)])
+    return few.sums(beta, C, 2 * max(ramp, seen), False)[0].curvature
+
+
 class Queried:
-    """Rows of a streamed join that the database counts, by bins of their scores: each evaluation is a query.
+    """Rows of a join that a database counts, by bins of their scores: each evaluation is a query over the tables.
 
     The bins of a row have its score as mean, so its hinge is at most theirs (Jensen); the share of it that is far is a
     weight of the row, and gives a plane: both are bounds at any width.
     """
 
-    few = None
-
     def __init__(self, join: Any, tol: float) -> None:
         """Take a scaled join, and the relative gap at which the fit ends."""
-        self.join, self.n, self.d, self.tol, self.least = join, join.n, join.d, tol, 1.0
-        moments = join.moments()
-        self.second, self.covariance = moments.second, moments.second - np.outer(moments.mean, moments.mean)
+        self.join, self.n, self.tol, self.least = join, getattr(join, "n", 0), tol, 1.0
+        self.few = None if isinstance(join, Streamed) else drawn_rows(join)
+        self.squares = join.means("square")
+
+    @cached_property
+    def normal(self) -> np.ndarray:
+        """Return the covariance of the features of a streamed join."""
+        moments = self.join.moments()
+        return moments.second - np.outer(moments.mean, moments.mean)
 
     def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, None]:
-        """Return the sums at a point, `(d,)`, with curvatures as normal features have, given their score."""
-        # Of rows with scores about as large as this, the share h / spread is near the margin, and each costs h / 8.
-        spread = max(float(beta @ self.second @ beta) ** 0.5, 1.0)
+        """Return the sums at a point, `(d,)`, with curvatures of drawn rows, or of normal ones of the same scores."""
+        # Where scores are about as large as this, a share of h / spread of the rows is near the margin, each h / 8 off.
+        spread = 1 + float(np.abs(beta) @ self.squares**0.5)
         h = (self.tol * self.least * spread) ** 0.5 / 4
-        y, z, mass, X = self.join.binned(beta, h)
-        slack, c, X, mu = (
-            1 - y * z,
-            C * mass / float(self.join.size),
-            X / np.maximum(mass, TINY)[:, None],
-            max(mu, 4 * h),
-        )
+        y, z, mass, X = self.join.histogram(self.join.linear(beta), h, features=True)
+        slack, c, mu = 1 - y * z, C * mass / float(self.join.size), max(mu, 4 * h)
+        X = X / np.maximum(mass, TINY)[:, None]
         loss, a = float(c @ np.maximum(slack, 0)), c * np.clip(slack / mu + 0.5, 0, 1)
         self.least = min(self.least, (loss + float(beta @ beta) / 2) / C)
-        near, pull = np.where(np.abs(slack) < mu / 2, c / mu, 0), self.covariance @ beta
-        rest = self.covariance - np.outer(pull, pull) / max(float(beta @ pull), TINY)
-        H = np.eye(self.d) + X.T @ (X * near[:, None]) + near.sum() * rest
-        parts: Any = (
-            loss,
-            a.sum(),
-            np.append(X.T @ (y * a), 0.0),
-            partial(solved_densely, H),
-            np.full(len(REACHES), np.inf),
-        )
+        if self.few is not None:
+            curvature = curvature_of(self.few, beta, C, mu / 2)
+        else:
+            near, pull = np.where(np.abs(slack) < mu / 2, c / mu, 0), self.normal @ beta
+            rest = self.normal - np.outer(pull, pull) / max(float(beta @ pull), TINY)
+            H = np.eye(len(beta)) + X.T @ (X * near[:, None]) + near.sum() * rest
+            curvature = partial(solved_densely, H)
+        parts: Any = (loss, a.sum(), np.append(X.T @ (y * a), 0.0), curvature, np.full(len(REACHES), np.inf))
         return Sums(*parts), None
 
 

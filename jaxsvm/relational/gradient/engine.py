@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxsvm.errors import InputError, require_finite, require_part
-from jaxsvm.relational.gradient.score_grid import GridEngine
 from jaxsvm.relational.gradient.sketch import SketchEngine
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.relational.schema.join import Join
@@ -110,33 +109,35 @@ class PseudoGradient(NamedTuple):
 
 
 def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tuple[Any, str]:
-    """Return an engine for a join, and the reason: "auto" takes merge, which is exact, where it is cheap, else grid."""
+    """Return an engine for a join, and the reason: "auto" takes merge, which is exact, where it is cheap, else sketch."""
     require_part("join", join, "aggregate", "a `relational.Join` is needed")
     if len(join.classes) > 2:
         raise InputError("join has several labels: counts are of two; take `join.against(label)`, or `fit.machines`.")
     if isinstance(engine, Engine):
         return engine, engine.name
-    require_one_of("engine", engine, ("auto", "merge", "grid", "sketch"))
-    tree, size = join.tree.simplified, join.tree.rows
-    if engine in ("auto", "merge"):
-        most = MEASURED.auto_rows if size <= MEASURED.auto_rows else MEASURED.auto_pairs
-        most = 2 * MEASURED.auto_rows if engine == "merge" else most
-        small = tree.within(3, most)
-        merge = None if small is None else MergeEngine(small)
-        if merge is not None and (engine == "merge" or merge.pairs <= most):
-            return merge, f"merge: sorted merges of {merge.pairs:,} pairs for {size:.3g} rows, exact"
-        if engine == "merge":
-            raise InputError(f"engine is 'merge': no three tables of at most {most:.0g} rows; take 'grid'.")
-    if engine == "sketch":
-        return SketchEngine(tree, eps), f"sketch: counts within a factor {1 + eps:g} for {size:.3g} rows"
-    grid = GridEngine(tree)
-    return grid, f"grid: {grid.bins} bins of scores for {size:.3g} rows, certified bounds"
+    require_one_of("engine", engine, ("auto", "merge", "sketch"))
+    size, merge = join.tree.rows, None if engine == "sketch" else merged(join.tree, engine == "merge")
+    if merge is not None:
+        return merge, f"merge: sorted merges of {merge.pairs:,} pairs for {size:.3g} rows, exact"
+    if engine == "merge":
+        raise InputError(
+            f"engine is 'merge': no three tables of at most {2 * MEASURED.auto_rows:.0g} rows; take 'grid'."
+        )
+    return SketchEngine(join.tree.simplified, eps), f"sketch: counts within a factor {1 + eps:g} for {size:.3g} rows"
+
+
+def merged(tree: Tree, wanted: bool) -> MergeEngine | None:
+    """Return sorted merges over a tree, if they are cheap, or wanted and possible."""
+    few = wanted or tree.rows <= MEASURED.auto_rows
+    most = MEASURED.auto_rows * (1 + wanted) if few else MEASURED.auto_pairs
+    small = tree.simplified.within(3, most)
+    merge = None if small is None else MergeEngine(small)
+    return merge if merge is not None and (wanted or merge.pairs <= most) else None
 
 
 def scores(join: Any, beta: np.ndarray, guard: float = 0.0) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return for both labels the score of each row of each table: `l X_i beta_i + guard |X_i| |beta_i|`."""
-    parts = join.split(beta)
-    plain = [block.matrix @ part for block, part in zip(join.blocks, parts, strict=True)]
+    parts, plain = join.split(beta), join.linear(beta)
     if not guard:
         return plain, [-s for s in plain]
     sizes = [guard * (abs(b.matrix) @ np.abs(part)) for b, part in zip(join.blocks, parts, strict=True)]
@@ -151,7 +152,7 @@ def far_counts(
     """Count the far rows (`y beta.x + guard |beta|.|x| <= tau`) of the join through each row of a table, by label.
 
     Of two classes; beta, `(d,)`, is in the order of `join.feature_names`. The sketch counts within `[c / (1 + eps), c]`
-    if mode is "lower", `[c, (1 + eps) c]` if "upper". Exact engines ("auto", "merge", "grid") may have a ramp from far
+    if mode is "lower", `[c, (1 + eps) c]` if "upper". Exact ones ("auto" if it is cheap, "merge") may have a ramp from far
     to close, of this half-width (with two tables and more, of four steps). `guard`, >= 0, perturbs features.
     """
     counter, beta = engine_for(join, engine, eps)[0], np.asarray(beta, float)

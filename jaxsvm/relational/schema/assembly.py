@@ -182,13 +182,11 @@ def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tup
     for near, name in [pair for pair in plan.edges if pair[1] in plan.roles.optional]:
         notes += _alone(near, name, ask(f"SELECT COUNT(first) AS n FROM alone{names.index(name)}")["n"][0].as_py())
     hub, label = names.index(plan.roles.label[0]), f"c{len(plan.roles.features[plan.roles.label[0]])}"
-    text, values = sql.compared(label, "VARCHAR"), [[] for _ in names]
+    text, values, nodes = sql.compared(label, "VARCHAR"), [[] for _ in names], sql.nodes_of(plan, casts)
     found = ask(
         f"SELECT {label} AS c, {text} AS y, COUNT(first) AS n FROM down{hub} GROUP BY {label}, {text} ORDER BY y"
     )
-    weights, counts = (
-        sql.totals(plan, casts, values, [()], text, weight=weight) for weight in ("COALESCE(w, 1)", "1e0")
-    )
+    weights, counts = (sql.totals(nodes, values, [()], text, weight=weight) for weight in ("COALESCE(w, 1)", "1e0"))
     sums = dict(zip(weights["y"].to_pylist(), numbers(weights["s0"], "w"), strict=True))
     w = np.array([sums.get(y, 0.0) for y in found["y"].to_pylist()])
     codes, classes = _coded(plan, found["c"], numbers(found["n"], label))

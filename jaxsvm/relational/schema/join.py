@@ -11,8 +11,10 @@ table: that of a key which several tables share, to the first that names it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -23,9 +25,10 @@ from scipy.sparse import csr_array, hstack
 
 from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.schema import tree as counting
-from jaxsvm.relational.schema.assembly import Block, arranged, assembled, block_of, described
+from jaxsvm.relational.schema.assembly import arranged, assembled, block_of, described
 from jaxsvm.relational.tables.columns import DOUBLE, Keys, column, declared, levels_of, numbers, opened, roles_in
 from jaxsvm.relational.tables.pushdown import (
+    Nodes,
     Plan,
     Schema,
     compared,
@@ -34,6 +37,7 @@ from jaxsvm.relational.tables.pushdown import (
     in_memory,
     is_level,
     literal,
+    nodes_of,
     number_of,
     queries,
     quoted,
@@ -186,6 +190,59 @@ class Join:
         """Return the means of the features, of their squares or sizes (`FORMS`) over the rows of the join, `(d,)`."""
         return self.transposed(self.counts(), FORMS[form][0]) / float(self.size)
 
+    @contextlib.contextmanager
+    def nodes(self, scores: Sequence[np.ndarray] = ()) -> Iterator[Nodes]:
+        """Open a database of the nodes of the simplified tree, with scores of the kept rows of each table."""
+        tree, held = self.tree.simplified, {}
+        names = {(i, j): f"e{min(i, j)}_{max(i, j)}" for i, j in tree.kid}
+        for i, member in enumerate(tree.members):
+            columns = {"w": tree.weight[i]} | {names[i, j]: tree.kid[i, j] for j in tree.neighbours(i)}
+            for t, rows in member.items():
+                columns |= {f"x{t}_{k}": x[rows] for k, x in enumerate(self.blocks[t].X.T)}
+                columns |= {f"c{t}_{k}": code[rows] for k, code in enumerate(self.blocks[t].codes.T)}
+                columns |= {f"z{t}": scores[t][rows]} if len(scores) else {}
+            held[f"base{i}"] = columns | ({"sign": tree.y} if i == tree.label else {})
+        with in_memory(held) as database:
+            edges = [(i, j, [names[i, j]]) for i, j in tree.outward]
+            yield Nodes(database.ask, {}, edges, [set(member) for member in tree.members], tree.label)
+
+    sign = "sign"  # the sign of a row's label, in SQL of the columns of its node
+
+    def values(self) -> list[list[str]]:
+        """Write the features of each table in SQL of the columns of its node."""
+        out = []
+        for t, block in enumerate(self.blocks):
+            code = itertools.count()
+            each = [(k, next(code)) for k, levels in enumerate(block.categories.values()) for _ in levels]
+            levels = [f"(CASE WHEN c{t}_{k} = {place} THEN 1e0 ELSE 0e0 END)" for k, place in each]
+            out.append([f"x{t}_{k}" for k in range(len(block.names))] + levels)
+        return out
+
+    def linear(self, beta: np.ndarray) -> list[Any]:
+        """Return what the kept rows of each table add to the scores of coefficients, `(n_i,)`; of streamed ones SQL."""
+        return [block.matrix @ part for block, part in zip(self.blocks, self.split(beta), strict=True)]
+
+    def totals(
+        self, values: list[list[str]], wanted: list[Any], given: Sequence[np.ndarray] = (), **how: Any
+    ) -> tuple[np.ndarray, ...]:
+        """Return signs or labels y, bins b, `(k,)`, and sums, `(k, len(wanted))`: see `tables.pushdown.totals`."""
+        with self.nodes(given) as nodes:
+            y, b, *sums = (numbers(part, name) for name, part in totals(nodes, values, wanted, **how).items())
+        return y, b, np.stack(sums, axis=1)
+
+    def histogram(self, scores: list[Any], width: float, features: bool = False) -> tuple[np.ndarray, ...]:
+        """Sum over the rows of a sign and a bin of the sum of `scores`, those of `linear`, in units of the width.
+
+        Return signs, scores, and weights, `(k,)` each, and the sums of features, `(k, d)`, if they are wanted.
+        """
+        texts = isinstance(scores[0], str)
+        values = self.values() if features else [[] for _ in scores]
+        parts = [f"({part}) / {double(width)}" if texts else f"z{t}" for t, part in enumerate(scores)]
+        given = () if texts else [part / width for part in scores]
+        wanted = [(), *singles(values)]
+        y, b, sums = self.totals(values, wanted, given, by=self.sign, scores=parts)
+        return y, width * b, sums[:, 0], sums[:, 1:]
+
     def largest(self) -> list[np.ndarray]:
         """Return the largest absolute values of the numbers of each table among rows that join."""
         pairs = zip(self.blocks, self.counts(), strict=True)
@@ -325,15 +382,17 @@ class Streamed(Join):
             out.append([FORMS[form][1].format(value) for value in row])
         return out
 
-    def totals(self, values: list[list[str]], wanted: list[Any], **how: Any) -> dict[str, np.ndarray]:
-        """Return sums over the joined rows, by the column names of `tables.pushdown.totals`, whose arguments these are."""
-        hub, factor = self.tree.label, self.tree.weight[self.tree.label] / np.maximum(self.given[self.tree.label], TINY)
-        if (factor != 1).any():
-            values = [part if i != hub else [*part, self.of_label(factor)] for i, part in enumerate(values)]
-            wanted = [(*product, (hub, len(values[hub]) - 1)) for product in wanted]
+    @contextlib.contextmanager
+    def nodes(self, scores: Sequence[np.ndarray] = ()) -> Iterator[Nodes]:
+        hub = self.tree.label
+        factor = self.of_label(self.tree.weight[hub] / np.maximum(self.given[hub], TINY))
         with connected(self.source) as (database, _):
-            found = totals(self.plan._replace(database=database), self.schema.casts, values, wanted, **how)
-        return {name: numbers(part, name) for name, part in found.items()}
+            found = nodes_of(self.plan._replace(database=database), self.schema.casts)
+            yield found._replace(factor=factor)
+
+    @property
+    def sign(self) -> str:  # pyright: ignore
+        return self.of_label(self.tree.y) if np.isfinite(self.tree.y).all() else compared("NULL", DOUBLE)
 
     def of_label(self, numbers_of: np.ndarray) -> str:
         """Write the number of each label, `(k,)`, in SQL of the columns of its table: at most two, or the labels."""
@@ -343,25 +402,15 @@ class Streamed(Join):
         tests = [f"WHEN {of} THEN {double(v)}" for of, v in zip(map(literal, known), numbers_of, strict=True)]
         return f"(CASE {compared(label, 'VARCHAR')} {' '.join(tests)} END)"
 
-    def singles(self) -> list[Any]:
-        """Return the products of one feature each."""
-        return [((i, k),) for i, block in enumerate(self.blocks) for k in range(block.d)]
-
     def means(self, form: str = "value") -> np.ndarray:
-        singles = self.singles()
-        found = self.totals(self.values(form), singles)
-        return np.array([found[f"s{k}"][0] for k in range(len(singles))]) / float(self.size)
+        values = self.values(form)
+        return self.totals(values, singles(values))[2][0] / float(self.size)
 
-    def binned(self, beta: np.ndarray, width: float) -> tuple[np.ndarray, ...]:
-        """Return sums by sign and bin of scores: signs, scores, weights of rows, `(k,)` each, and features, `(k, d)`."""
-        values, singles, scores = self.values(), self.singles(), []
-        for row, part in zip(values, self.split(beta / width), strict=True):
-            scores.append(
-                " + ".join(["0e0", *(f"{double(v)} * {x}" for x, v in zip(row, part.tolist(), strict=True) if v)])
-            )
-        found = self.totals(values, [(), *singles], by=self.of_label(self.tree.y), scores=scores)
-        features = [found[f"s{1 + k}"] for k in range(len(singles))]
-        return found["y"], width * found["b"], found["s0"], np.stack(features, axis=1)
+    def linear(self, beta: np.ndarray) -> list[Any]:
+        out = []
+        for row, part in zip(self.values(), self.split(beta), strict=True):
+            out.append(" + ".join(["0e0", *(f"{double(b)} * {x}" for x, b in zip(row, part, strict=True) if b)]))
+        return out
 
     def largest(self) -> list[np.ndarray]:
         out = []
@@ -376,22 +425,18 @@ class Streamed(Join):
         return out
 
     def moments(self) -> Moments:
-        N, values, singles, hub = float(self.size), self.values(), self.singles(), self.tree.label
-        t = (hub, len(values[hub]))
-        values[hub].append(self.of_label(self.tree.y) if np.isfinite(self.tree.y).all() else compared("NULL", DOUBLE))
+        N, values, hub = float(self.size), self.values(), self.tree.label
+        one, t = singles(values), (hub, len(values[hub]))
+        values[hub].append(self.sign)
         pairs = [(a, b) for a in range(self.d) for b in range(a, self.d)]
-        wanted = [(), (t,), *singles, *((t, *one) for one in singles), *((*singles[a], *singles[b]) for a, b in pairs)]
-        found = []
-        for at in range(0, len(wanted), SUMS_OF_A_QUERY):
-            sums = self.totals(values, part := wanted[at : at + SUMS_OF_A_QUERY])
-            found += [sums[f"s{k}"][0] / N for k in range(len(part))]
-        (_, label), first, last = found[:2], 2 + self.d, 2 + 2 * self.d
+        wanted = [(), (t,), *one, *((t, *part) for part in one), *((*one[a], *one[b]) for a, b in pairs)]
+        parts = [wanted[at : at + SUMS_OF_A_QUERY] for at in range(0, len(wanted), SUMS_OF_A_QUERY)]
+        found = np.concatenate([self.totals(values, part)[2][0] for part in parts]) / N
+        label, first, last = float(found[1]), 2 + self.d, 2 + 2 * self.d
         second = np.zeros((self.d, self.d))
         for (a, b), value in zip(pairs, found[last:], strict=True):
             second[a, b] = second[b, a] = value
-        return Moments(
-            self.size, np.array(found[2:first]), self.means("size"), second, label, np.array(found[first:last])
-        )
+        return Moments(self.size, found[2:first], self.means("size"), second, label, found[first:last])
 
     def parts(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
         """Yield joined rows, with their signs as `y`, and their weights."""
@@ -418,6 +463,11 @@ class Streamed(Join):
     def __repr__(self) -> str:
         alone = "".join(f" ({note})" for note in self.notes)
         return f"Join of {self.size:,} rows of {', '.join(self.names)}, streamed from the database{alone}"
+
+
+def singles(values: list[list[str]]) -> list[tuple[tuple[int, int]]]:
+    """Return the products of one value each."""
+    return [((t, k),) for t, part in enumerate(values) for k in range(len(part))]
 
 
 def prepared(

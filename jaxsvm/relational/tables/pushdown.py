@@ -344,55 +344,74 @@ def rows_of_join(plan: Plan, schema: Schema) -> tuple[str, dict[str, str]]:
     return f"SELECT * FROM (SELECT {', '.join(kept)} FROM {schema.joined({})}) AS joined WHERE w > 0", types
 
 
+class Nodes(NamedTuple):
+    """Tables of a database whose joined rows are summed over, or nodes of several tables each."""
+
+    ask: Callable[[str], dict[str, Any]]
+    steps: dict[str, str]  # queries: `base{i}` of node i, with weights w, if there is no such table
+    edges: list[tuple[int, int, list[str]]]  # of the join tree, from the label outwards, with the columns of the keys
+    members: list[set[int]]  # the tables of each node
+    hub: int  # the node of the label
+    optional: set[int] = set()  # the nodes of which a row may be absent
+    factor: str = "1e0"  # of the weights of the hub's rows
+
+
+def nodes_of(plan: Plan, casts: Mapping[str, str]) -> Nodes:
+    """Return the tables of a plan; columns of keys are k0, k1, ..., and of features and label c0, c1, ..."""
+    names, (edges, shared) = list(plan.sources), plan.numbered()
+    steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
+    ends = [(i, j, shared(i, j)) for i, j in edges]
+    optional = {i for i, name in enumerate(names) if name in plan.roles.optional}
+    members, hub = [{i} for i in range(len(names))], names.index(plan.roles.label[0])
+    return Nodes(plan.database.ask, steps, ends, members, hub, optional)
+
+
 def totals(
-    plan: Plan, casts: Mapping[str, str], values: Sequence[Sequence[str]], wanted: Sequence[Product], by: str = "0",
+    nodes: Nodes, values: Sequence[Sequence[str]], wanted: Sequence[Product], by: str = "0",
     scores: Sequence[str] | None = None, weight: str = "COALESCE(w, 1)",
 ) -> dict[str, Any]:  # fmt: skip
-    """Ask for sums of products over the joined rows, which are not formed: each table sends the one before it sums.
+    """Ask for sums of products over the joined rows, which are not formed: each node sends the one before it sums.
 
-    A product is of `values[i][k]`, SQL of the columns c0, c1, ... of table i, and of the weight. The sums s0, s1, ...
-    are those of rows of one y, SQL of the label's table, and one b: `scores` adds up to b, each divided between the
-    whole numbers around it in such shares that its mean is kept.
+    A product is of the weight and of `values[t][k]` of some tables t, SQL of the columns of their node. The sums s0,
+    s1, ... are those of rows of one y, SQL of the hub's columns, and one b: the `scores` of the tables add up to b, of
+    each node divided between the whole numbers around it in such shares that the mean is kept.
     """
-    names, (edges, shared), optional = list(plan.sources), plan.numbered(), plan.roles.optional
-    steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
-    points = "SELECT 0e0 AS up UNION ALL SELECT 1e0" if scores else "SELECT 0e0 AS up"
+    steps, points = dict(nodes.steps), "SELECT 0e0 AS up UNION ALL SELECT 1e0" if scores else "SELECT 0e0 AS up"
 
     def named(of: set[int]) -> dict[Product, str]:
         return {part: f"s{k}" for k, part in enumerate(dict.fromkeys(_part(product, of) for product in wanted))}
 
     def send(i: int, above: list[str], y: str) -> set[int]:
-        """Write the message `m{i}` to the table before, by their keys; return the tables whose rows it sums."""
-        beyond, done = [(j, shared(i, j)) for at, j in edges if at == i], {i}
-        rows = f"base{i}" if names[i] not in optional else f"(SELECT * FROM base{i} UNION ALL {_absent(f'base{i}')})"
-        rows = f"SELECT *, {scores[i] if scores else '0e0'} AS z, {weight} AS v{y} FROM {rows} AS t"
-        rows = (
-            f"SELECT t.*, FLOOR(z) + up AS b, v * (1 - ABS(z - FLOOR(z) - up)) AS m FROM ({rows}) AS t, ({points}) AS u"
-        )
+        """Write the message `m{i}` to the node before, by their keys; return the tables whose rows it sums."""
+        beyond, done = [(j, ends) for at, j, ends in nodes.edges if at == i], set(nodes.members[i])
+        rows, z = f"base{i}", " + ".join(scores[t] for t in nodes.members[i]) if scores else "0e0"
+        if i in nodes.optional:
+            rows = f"(SELECT * FROM base{i} UNION ALL {_absent(f'base{i}')})"
+        factor = nodes.factor if i == nodes.hub else "1e0"
+        rows = f"SELECT *, {z} AS z, {weight} * {factor} AS v{y} FROM {rows} AS t"
+        share = "v * (1 - ABS(z - FLOOR(z) - up))"
+        rows = f"SELECT t.*, FLOOR(z) + up AS b, {share} AS m FROM ({rows}) AS t, ({points}) AS u"
         keys = list(dict.fromkeys([*above, *(key for _, ends in beyond for key in ends)]))
         sums = {s: " * ".join(["m", *(values[t][k] for t, k in part)]) for part, s in named(done).items()}
         query = _summed(keys, "b", sums, f"({rows}) AS a")
         for at, (j, ends) in enumerate(beyond):
-            those, rows = send(j, ends, ""), f"({query}) AS a JOIN m{j} AS m"
+            those, rows, theirs = send(j, ends, ""), f"({query}) AS a {{0}} m{j} AS m", "m.{0}"
             rows += f" ON {' AND '.join(f'a.{key} = m.{key}' for key in ends) or 'TRUE'}"
-            theirs = "m.{0}"
-            if names[j] in optional:
+            if j in nodes.optional:
                 theirs, none = "COALESCE(m.{0}, o.{0})", f"{ends[0]} IS NULL"
-                rows = rows.replace(f") AS a JOIN m{j}", f") AS a LEFT JOIN m{j}")
                 rows += f" LEFT JOIN (SELECT * FROM m{j} WHERE {none}) AS o ON m.{none}"
-            one, two, done = named(done), named(those), done | those
-            sums = {s: f"a.{one[_part(part, done - those)]} * {theirs.format(two[_part(part, those)])}"
-                    for part, s in named(done).items()}  # fmt: skip
-            keys = list(dict.fromkeys([*above, *(key for _, ends in beyond[at + 1 :] for key in ends)]))
+            rows = rows.replace("{0}", "LEFT JOIN" if j in nodes.optional else "JOIN")
+            one, two, both = named(done), named(those), named(done | those)
+            pairs = {s: (one[_part(part, done)], two[_part(part, those)]) for part, s in both.items()}
+            sums = {s: f"a.{mine} * {theirs.format(other)}" for s, (mine, other) in pairs.items()}
+            keys, done = list(dict.fromkeys([*above, *(k for _, of in beyond[at + 1 :] for k in of)])), done | those
             query = _summed(keys, f"a.b + {theirs.format('b')}", sums, rows)
         steps[f"m{i}"] = query
         return done
 
-    hub = names.index(plan.roles.label[0])
-    send(hub, ["y"], f", {by} AS y")
-    return plan.database.ask(
-        f"WITH {', '.join(f'{name} AS ({step})' for name, step in steps.items())} SELECT * FROM m{hub}"
-    )
+    send(nodes.hub, ["y"], f", {by} AS y")
+    before = ", ".join(f"{name} AS ({step})" for name, step in steps.items())
+    return nodes.ask(f"WITH {before} SELECT * FROM m{nodes.hub}")
 
 
 Product = tuple[tuple[int, int], ...]
