@@ -36,14 +36,13 @@ from jaxsvm.relational.descent.steps import (
     Descent,
     Formed,
     PaperDescent,
-    Passing,
     Queried,
     Squares,
     against,
     all_formed,
 )
 from jaxsvm.relational.gradient.engine import Engine, engine_for, merged, scores
-from jaxsvm.relational.schema.join import Join, Streamed, prepared
+from jaxsvm.relational.schema.join import MOST_CLASSES, Join, Streamed, prepared
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
 from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
@@ -145,13 +144,10 @@ def fit(
     labels, least = len(scaled.classes), min(np.bincount(scaled.codes, scaled.counts()[scaled.tree.label]))
     several = labels > 2 and not numeric
     require(numeric or least > 0, "join has no rows of one of its labels: hold out other ones, or fewer.")
-    told = f"label has {labels} values, above 1000: take `positive`, or of numbers loss='squared_error'."
-    require(numeric or labels <= 1000, told)
+    told = f"label has {labels} values, above {MOST_CLASSES}: take `positive`, or of numbers loss='squared_error'."
+    require(numeric or labels <= MOST_CLASSES, told)
     joins = [scaled.against(label) for label in scaled.classes.tolist()] if several else [scaled]
-    by = "formed" if loss != "hinge" and engine == "auto" else engine
-    rows, why = (Squares(scaled), "moments, exact") if numeric else _rows_for(joins[0], by, eps, method, tol)
-    if loss == "squared_hinge" and isinstance(rows, Counted | Queried):
-        raise InputError(f"engine is {engine!r}, which counts rows: loss={loss!r} takes the rows themselves, 'formed'.")
+    rows, why = (Squares(scaled), "moments, exact") if numeric else _rows_for(joins[0], engine, eps, method, tol, loss)
     mean = method == "averaged"
     paper: Any = partial(PaperDescent, eps=0.0 if mean else eps, delta=delta or 0.0, mean=mean)
     squares = np.append(scaled.means("square"), [1.0, 1.0])
@@ -192,25 +188,25 @@ def _require_small(join: Join, scale: str, method: str) -> None:
     require(most <= 1, f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
 
 
-def _rows_for(
-    join: Join, engine: Any, eps: float, method: str, tol: float
-) -> tuple[Formed | Counted | Passing | Queried, str]:
+def _rows_for(join: Join, engine: Any, eps: float, method: str, tol: float, loss: str) -> tuple[Any, str]:
     """Return what evaluates points of a scaled join, and the reason of the choice."""
-    if isinstance(engine, Engine) or method != "bundle":
-        require(isinstance(engine, Engine) or engine in ("auto", "merge", "sketch"), f"engine is {engine!r}: {method=} "
-                "takes 'auto', 'merge' or 'sketch'.")  # fmt: skip
-        counter, why = engine_for(join, engine, eps)
-        return Counted(join, counter), why
-    require_one_of("engine", engine, ("auto", "formed", "merge", "grid", "sketch"))
-    many, streamed = f"{float(join.size):,.0f} rows", isinstance(join, Streamed)
-    if engine in ("auto", "formed"):
-        if isinstance(join, Streamed) and (engine == "formed" or not join.large):
-            return Passing(join), f"streamed: {join.n:,} rows, which the database forms in each pass, exact"
-        rows = None if streamed else all_formed(join, wanted=engine == "formed")
+    known = ("auto", "formed", "merge", "grid", "sketch") if method == "bundle" else ("auto", "merge", "sketch")
+    if not isinstance(engine, Engine):
+        require_one_of("engine", engine, known)
+    many, streamed, squared = f"{float(join.size):,.0f} rows", isinstance(join, Streamed), loss != "hinge"
+    if squared and not (isinstance(engine, str) and engine in ("auto", "formed", "grid")):
+        raise InputError(f"engine is {engine!r}, which counts rows of hinges: loss={loss!r} takes 'formed' or 'grid'.")
+    if isinstance(engine, str) and engine in ("auto", "formed") and method == "bundle" and not streamed:
+        rows = all_formed(join, wanted=engine == "formed")
         if rows is not None:
             return rows, f"formed: the join has {many}, each kept with its features, exact"
-        require(engine != "formed", f"engine is 'formed': {many} do not fit; take 'auto' with the hinge.")
-    if engine == "grid" or (engine == "auto" and (streamed or merged(join.tree, False) is None)):
+        require(engine != "formed", f"engine is 'formed': {many} do not fit; take 'auto'.")
+    by_bins = engine == "auto" and (streamed or squared or merged(join.tree, False) is None)
+    if (
+        method == "bundle"
+        and isinstance(engine, str)
+        and (engine == "grid" or by_bins or (streamed and engine == "formed"))
+    ):
         return Queried(join, tol), f"{'streamed' if streamed else 'grid'}: {many}, counted by bins of their scores"
     counter, why = engine_for(join, engine, eps)
     return Counted(join, counter), why

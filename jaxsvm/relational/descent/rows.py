@@ -25,7 +25,7 @@ from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import DataError, InputError, require, require_part
 from jaxsvm.points.rows import CSR
 from jaxsvm.relational.gradient.engine import Engine, engine_for
-from jaxsvm.relational.schema.join import Join
+from jaxsvm.relational.schema.join import Join, Streamed
 from jaxsvm.relational.schema.tree import drawn
 from jaxsvm.relational.tables.columns import DOUBLE, NUMBERS, TableLike, column, declared, numbers, opened
 from jaxsvm.relational.tables.pushdown import Schema, double, in_memory, is_level, literal, number_of, quoted
@@ -226,13 +226,21 @@ class Scorer:
         Of two classes "merge" is exact, "grid" blurs scores by a bin, and "sketch" counts within some per cent. Of
         several each of the different rows is looked at, as those of `relational.design` are.
         """
-        scores, known, found = self.scores_of(join), self.classes.tolist(), join.classes.tolist()
+        known, found = self.classes.tolist(), join.classes.tolist()
         if not set(found) <= set(known):
             raise InputError(f"join has the labels {found[:10]}, the model {known[:10]}: make it with these.")
-        hub, out = join.tree.label, np.zeros((len(known), len(known)))
-        if len(known) == 2:
-            parts = [-part[:, 0] for part in scores]
-            if engine == "grid":
+        hub, out, scores = join.tree.label, np.zeros((len(known), len(known))), self.scores_of(join)
+        streamed: Any = join if isinstance(join, Streamed) else None
+        if streamed and not streamed.large:
+            place = (
+                f"CASE {_rules([' + '.join(each) for each in zip(*scores, strict=True)], list(range(len(known))))} END"
+            )
+            pair, _, sums = streamed.totals([], [()], by=f"{streamed.of_label(join.codes)} * {len(known)} + {place}")
+            require(not np.isnan(pair).any(), "join has rows without a number, and training had no mean for it.")
+            counts = np.bincount(pair.astype(int), sums[:, 0], len(found) * len(known)).reshape(-1, len(known))
+        elif len(known) == 2:
+            parts = [f"-({part[0]})" if streamed else -part[:, 0] for part in scores]
+            if engine == "grid" or streamed:
                 y, z, weight, _ = join.histogram(parts, BIN)
                 positive = np.array([weight[(y == sign) & (z <= 0)].sum() for sign in (-1, 1)])
             else:
@@ -253,32 +261,44 @@ class Scorer:
         if len(self.classes):
             counts = self.confusion(join, engine)
             return float(np.trace(counts) / counts.sum())
-        parts, t, through = [np.nan_to_num(part[:, 0]) for part in self.scores_of(join)], join.targets, join.counts()
-        parts[join.tree.label] -= t  # the sum of parts is the error of a row
-        each = [join.weighted(i, part).counts() for i, part in enumerate(parts)]
-        errors = sum(float(many @ part) for counts in each for many, part in zip(counts, parts, strict=True))
+        scores, t, through, hub = self.scores_of(join), join.targets, join.counts(), join.tree.label
+        if isinstance(join, Streamed):  # the sum of parts is the error of a row
+            values = [[f"({part[0]}{f' - {join.of_label(t)}' * (i == hub)})"] for i, part in enumerate(scores)]
+            pairs = [((i, 0), (j, 0)) for j in range(len(values)) for i in range(j + 1)]
+            sums = join.totals(values, pairs)[2][0]
+            errors = sum(each * (1 + (i != j)) for each, (i, j) in zip(sums, pairs, strict=True))
+        else:
+            parts = [np.nan_to_num(part[:, 0]) - (t if i == hub else 0) for i, part in enumerate(scores)]
+            each = [join.weighted(i, part).counts() for i, part in enumerate(parts)]
+            errors = sum(float(many @ part) for counts in each for many, part in zip(counts, parts, strict=True))
         spread = through[join.tree.label] @ (t - through[join.tree.label] @ t / join.size) ** 2
         require(bool(spread > 0), "join has one value of the label: R^2 needs two.")
         return float(1 - errors / spread)
 
-    def scores_of(self, join: Join) -> list[np.ndarray]:
-        """Return what the kept rows of each table of a join add to their scores, `(n_i, k)` each."""
-        require_part("join", join, "aggregate", "a `relational.Join` is needed")
+    def scores_of(self, join: Join) -> list[Any]:
+        """Return what the kept rows of each table of a join add to their scores, `(n_i, k)`; of streamed ones SQL."""
+        require_part("join", join, "blocks", "a `relational.Join` is needed")
         out = [np.zeros((len(rows), np.size(self.intercept))) for rows in join.rows]
-        out[join.tree.label] += self.intercept
+        out[join.tree.label] = out[join.tree.label] + self.intercept
+        texts = [[double(c * (i == join.tree.label)) for c in np.ravel(self.intercept)] for i in range(len(out))]
         for term in self.terms:
             i = join.names.index(term.table) if term.table in join.names else -1
             block, coef = join.unscaled[i], np.transpose(self.coef_of(term))
             kind = (dict.fromkeys(block.names, "number") | block.kinds).get(term.name) if i >= 0 else None
             if kind != term.kind and {kind, term.kind} != {"text", "uuid"}:
                 raise InputError(f"join has no feature {term.table}.{term.name} that is a {term.kind}, as in training.")
-            if term.levels is None:
+            if isinstance(join, Streamed):
+                terms = [_term(f"c{i}_{join.chosen[i].index(term.name)}", term, part) for part in self.coef_of(term)]
+                texts[i] = [f"{known} + {new}" for known, new in zip(texts[i], terms, strict=True)]
+            elif term.levels is None:
                 p, fill = block.names.index(term.name), np.nan if term.fill is None else term.fill
                 out[i] += np.where(block.absent[:, p], fill, block.X[:, p])[:, None] * coef
             else:
                 known, none = dict(zip(term.levels, coef, strict=True)), 0 * coef[0]
                 codes = [(name == term.name, level) for name, levels in block.categories.items() for level in levels]
                 out[i] += np.array([known.get(c, none) if own else none for own, c in codes])[block.codes].sum(axis=1)
+        if isinstance(join, Streamed):
+            return texts
         for name, part, many in zip(join.names, out, join.counts(), strict=True):
             if many[np.isnan(part).any(axis=1)].any():
                 raise InputError(f"join has rows of {name} without a number, and training had no mean for it.")

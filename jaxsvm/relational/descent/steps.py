@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from scipy.sparse.linalg import aslinearoperator, cg
 from jaxsvm.designs.descent import Hinges, Lane
 from jaxsvm.designs.losses import REACHES, Sums
 from jaxsvm.designs.measured import MEASURED as DESIGNS
-from jaxsvm.loop.interruption import Interruption, run_passes, until_halt
+from jaxsvm.loop.interruption import Interruption, run_passes
 from jaxsvm.numerics.hinge_program import RIDGE, minimum_by_products
 from jaxsvm.relational.descent.rows import Design, rows_of, sample
 from jaxsvm.relational.gradient.engine import Engine, PseudoGradient, far_counts, from_counts, gradient_interval
@@ -99,46 +99,6 @@ class Formed:
         return np.append(scale * cg(system, scale * b[:-1], rtol=1e-10, maxiter=4000)[0], 0.0)
 
 
-class Passing:
-    """Rows of a streamed join: each evaluation is a pass, in which some are formed at a time."""
-
-    def __init__(self, join: Any) -> None:
-        """Take a scaled join."""
-        self.join, self.n, self.d = join, join.n, join.d
-
-    def pieces(self) -> Iterator[Formed]:
-        """Yield the rows."""
-        for part, v in until_halt(self.join.parts()):
-            yield Formed(part.features([np.s_[:]] * len(v)), part.y, v[0], total=float(self.join.size))
-
-    @property
-    def few(self) -> Formed | None:
-        """Return some of the rows, about evenly spread, to begin with; None if all are few."""
-        if self.n <= (most := DESIGNS.most_rows):
-            return None
-        parts, step = [], self.n // min(most // 4, self.n // DESIGNS.rows_per_start_row)
-        for rows in self.pieces():
-            parts.append((rows.dense(at := np.arange(0, rows.n, step)), rows.y[at], rows.share[at]))
-        X, y, share = map(np.concatenate, zip(*parts, strict=True))
-        return Formed(X, y, share)
-
-    def sums(self, *at: Any) -> tuple[Sums, None]:
-        """Return the sums of one pass; arguments are those of `Formed.sums`, in `hinges` too."""
-        total: Any = [0.0] * 5
-        for rows in self.pieces():
-            found: Any = rows.sums(*at)[0]
-            (D,) = found.curvature.args  # of each row
-            X = rows.dense(few := np.flatnonzero(D))
-            total = map(np.add, list(total), found._replace(curvature=X.T @ (X * D[few, None])))
-        found = Sums(*total)
-        return found._replace(curvature=partial(solved_densely, np.eye(self.d) + found.curvature)), None
-
-    def hinges(self, *at: Any) -> Hinges:
-        """Return the hinges of the rows within reach of the margin, of one pass."""
-        parts = [vars(rows.hinges(*at)).values() for rows in self.pieces()]
-        return Hinges(*map(np.concatenate, zip(*parts, strict=True)))
-
-
 def solved_densely(H: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Solve `H v = b`, whose last entry is 0, `(d + 1,)`."""
     scale, ridge = 1 / np.sqrt(np.diagonal(H)), RIDGE * len(H) * np.eye(len(H))  # I may be lost in what is added to it
@@ -164,10 +124,8 @@ def against(rows: Any, join: Any) -> Any:
     out = copy.copy(rows)
     if isinstance(rows, Formed):
         out.y = join.tree.y[rows.at]
-    elif isinstance(rows, Passing | Queried):
-        out.join = join
-        if isinstance(rows, Queried) and rows.few is not None:
-            out.few = against(rows.few, join)
+    elif isinstance(rows, Queried):
+        out.join, out.few = join, None if rows.few is None else against(rows.few, join)
     else:
         out.join, out.engine, out.few = join, rows.engine.against(join), against(rows.few, join)
     return out
@@ -226,17 +184,16 @@ def curvature_of(few: Formed, beta: np.ndarray, C: float, ramp: float) -> Any:
 
 
 class Queried:
-    """Rows of a join that a database counts, by bins of their scores: each evaluation is a query over the tables.
+    """Rows of a join that a database counts, by bins of their scores: each evaluation is a query.
 
-    The bins of a row have its score as mean, so its hinge is at most theirs (Jensen); the share of it that is far is a
-    weight of the row, and gives a plane: both are bounds at any width.
+    The bins of a row have its score as mean, so its loss is at most theirs (Jensen), and the mean of dual variables
+    there is one of the row, which gives a plane: both are bounds at any width.
     """
 
     def __init__(self, join: Any, tol: float) -> None:
         """Take a scaled join, and the relative gap at which the fit ends."""
         self.join, self.n, self.tol, self.least = join, getattr(join, "n", 0), tol, 1.0
-        self.few = None if isinstance(join, Streamed) else drawn_rows(join)
-        self.squares = join.means("square")
+        self.few, self.squares = None if isinstance(join, Streamed) else drawn_rows(join), join.means("square")
 
     @cached_property
     def normal(self) -> np.ndarray:
@@ -246,22 +203,26 @@ class Queried:
 
     def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, None]:
         """Return the sums at a point, `(d,)`, with curvatures of drawn rows, or of normal ones of the same scores."""
-        # Where scores are about as large as this, a share of h / spread of the rows is near the margin, each h / 8 off.
-        spread = 1 + float(np.abs(beta) @ self.squares**0.5)
-        h = (self.tol * self.least * spread) ** 0.5 / 4
+        # Of scores about as large as this a share of h / spread is near the margin, and each row there is h / 8 off.
+        spread = 1.0 if squared else 1 + float(np.abs(beta) @ self.squares**0.5)
+        h = (self.tol * self.least * spread) ** 0.5 / 2
         y, z, mass, X = self.join.histogram(self.join.linear(beta), h, features=True)
         slack, c, mu = 1 - y * z, C * mass / float(self.join.size), max(mu, 4 * h)
-        X = X / np.maximum(mass, TINY)[:, None]
-        loss, a = float(c @ np.maximum(slack, 0)), c * np.clip(slack / mu + 0.5, 0, 1)
-        self.least = min(self.least, (loss + float(beta @ beta) / 2) / C)
+        a = c * (np.maximum(slack, 0) if squared else np.clip(slack / mu + 0.5, 0, 1))
+        loss, X = float(a @ slack / 2 if squared else c @ np.maximum(slack, 0)), X / np.maximum(mass, TINY)[:, None]
+        self.least = min(self.least, (loss + float(beta @ beta) / 2) / C * (1 + squared))
         if self.few is not None:
             curvature = curvature_of(self.few, beta, C, mu / 2)
         else:
-            near, pull = np.where(np.abs(slack) < mu / 2, c / mu, 0), self.normal @ beta
+            near, pull = (
+                np.where(slack > 0, c, 0) if squared else np.where(np.abs(slack) < mu / 2, c / mu, 0),
+                self.normal @ beta,
+            )
             rest = self.normal - np.outer(pull, pull) / max(float(beta @ pull), TINY)
             H = np.eye(len(beta)) + X.T @ (X * near[:, None]) + near.sum() * rest
             curvature = partial(solved_densely, H)
-        parts: Any = (loss, a.sum(), np.append(X.T @ (y * a), 0.0), curvature, np.full(len(REACHES), np.inf))
+        s, pull = a.sum() - loss * squared, np.append(X.T @ (y * a), 0.0)
+        parts: Any = (loss, s, pull, curvature, np.full(len(REACHES), np.inf))
         return Sums(*parts), None
 
 
@@ -294,7 +255,7 @@ class Descent:
     The lane minimises `F / (2 lam)`: with shares of rows, `|beta|^2 / 2 + unit mean loss`, where `unit = 1 / (2 lam)`.
     """
 
-    rows: Any  # `Formed`, `Passing`, `Counted`, `Queried` or `Squares`
+    rows: Any  # `Formed`, `Counted`, `Queried` or `Squares`
     lane: Lane  # its constant is 0
     unit: float
     tol: float = 0.0  # the relative gap at which to end

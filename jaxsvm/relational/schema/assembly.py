@@ -59,13 +59,9 @@ class Block:
 
 
 def block_of(
-    table: str, copies: np.ndarray, parts: Mapping[str, pa.Array], kinds: dict[str, str], missing: str,
-    like: Block | None = None,
+    table: str, copies: np.ndarray, parts: Mapping[str, pa.Array], kinds: dict[str, str], missing: str
 ) -> Block:  # fmt: skip
-    """Make the features of a table from their columns by name, and how often each row comes, `(n,)`.
-
-    `kinds` has the kinds of the columns that are categories; `like` has the same features, of other rows.
-    """
+    """Make the features of a table from their columns by name, the kinds of categories, and copies of rows, `(n,)`."""
     columns, names, fills, gone, codes, categories = [], [], [], [], [], {}
     for name, given in parts.items():
         where, array = f"{table}.{name}", present(given)
@@ -76,16 +72,14 @@ def block_of(
                 "choose missing='impute', remove them (`dropna`; WHERE ... IS NOT NULL), or leave it out of features."
             )
         if name in kinds:
-            known, code = levels_of(array, like and like.categories[name])
+            known, code = levels_of(array)
             codes.append(code + sum(map(len, categories.values())))
             categories[name] = known.to_pylist()
             continue
         values, fill = numbers(array, where), np.nan
         if np.isinf(values).any():
             raise InputError(f"feature {where} has infinite values: remove them or make them missing.")
-        if like is not None:
-            fill = like.fill[len(names)]
-        elif missing == "impute":
+        if missing == "impute":
             fill = 0.0 if absent.all() else np.average(values[~absent], weights=copies[~absent])
         names.append(name)
         fills.append(fill)
@@ -133,9 +127,9 @@ def assembled(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tup
         notes += _losses(plan, name, many[-1].sum(), (many[-1] > 0).sum())
         rows.append(np.arange(len(many[-1])) if not plan.own else table["first"].to_numpy())
     # The label is the last column of its table that is fetched.
-    codes, classes = _coded(plan, tables[hub][f"c{len(plan.roles.features[names[hub]])}"], many[hub])
-    for name, table, copies in zip(names, tables, many, strict=True):
-        parts = {c: table[f"c{k}"] for k, c in enumerate(plan.roles.features[name])}
+    codes, classes = _coded(plan, tables[hub][f"c{hub}_{len(plan.roles.features[names[hub]])}"], many[hub])
+    for i, (name, table, copies) in enumerate(zip(names, tables, many, strict=True)):
+        parts = {c: table[f"c{i}_{k}"] for k, c in enumerate(plan.roles.features[name])}
         kinds = {c: plan.columns[name][c].kind for c in parts if plan.is_category(name, c)}
         blocks.append(block_of(name, copies, parts, kinds, plan.roles.missing))
     kid, count = {}, {}
@@ -167,7 +161,7 @@ def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tup
         rows += kept
         fills, empty, categories, kinds = [], {}, {}, {}
         for k, c in enumerate(plan.roles.features[name]):
-            value = by = f"c{k}"
+            value = by = f"c{i}_{k}"
             if plan.is_category(name, c):
                 kinds[c] = plan.columns[name][c].kind
             else:  # the mean and, of missing ones, NULL
@@ -181,7 +175,8 @@ def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tup
         blocks.append(dataclasses.replace(block, fill=np.array(fills), categories=categories))
     for near, name in [pair for pair in plan.edges if pair[1] in plan.roles.optional]:
         notes += _alone(near, name, ask(f"SELECT COUNT(first) AS n FROM alone{names.index(name)}")["n"][0].as_py())
-    hub, label = names.index(plan.roles.label[0]), f"c{len(plan.roles.features[plan.roles.label[0]])}"
+    hub = names.index(plan.roles.label[0])
+    label = f"c{hub}_{len(plan.roles.features[names[hub]])}"
     text, values, nodes = sql.compared(label, "VARCHAR"), [[] for _ in names], sql.nodes_of(plan, casts)
     found = ask(
         f"SELECT {label} AS c, {text} AS y, COUNT(first) AS n FROM down{hub} GROUP BY {label}, {text} ORDER BY y"

@@ -25,8 +25,8 @@ from scipy.sparse import csr_array, hstack
 
 from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.schema import tree as counting
-from jaxsvm.relational.schema.assembly import arranged, assembled, block_of, described
-from jaxsvm.relational.tables.columns import DOUBLE, Keys, column, declared, levels_of, numbers, opened, roles_in
+from jaxsvm.relational.schema.assembly import arranged, assembled, described
+from jaxsvm.relational.tables.columns import DOUBLE, Keys, column, declared, numbers, opened, roles_in
 from jaxsvm.relational.tables.pushdown import (
     Nodes,
     Plan,
@@ -338,19 +338,18 @@ FORMS: dict[str, tuple[Callable[[Any], Any], str]] = {
 LARGE, MOST_TIMES = (
     1 << 25,
     10,
-)  # used values of a table that is streamed unasked; joined rows that are, for each of its
-MOST_FEATURES, ENTRIES_OF_A_PART = 500, 1 << 20  # of a streamed join; numbers of its rows that are here at a time
+)  # used values of a table that is streamed unasked; rows that are formed, for each of its
+MOST_FEATURES, MOST_CLASSES = 500, 1000  # of a streamed join
 SUMS_OF_A_QUERY = 1000  # PostgreSQL returns 1664 columns at most
 
 
 class Streamed(Join):
-    """A join whose tables stay in the database, which sums over its rows or forms them; the tree has labels only."""
+    """A join whose tables stay in the database, which sums over its rows; the tree has labels only."""
 
     source: Any  # what `from_database` was given
-    y: np.ndarray  # of a part, signs
 
     def read(self, plan: Plan) -> None:
-        self.query, self.columns = rows_of_join(plan, self.schema)
+        self.query = rows_of_join(plan, self.schema)
         found = described(plan, self.schema.casts, self.notes)
         self.tree, self.blocks, self.codes, self.classes, self.labels, self.n, rows = found
         if self.d >= MOST_FEATURES:
@@ -361,9 +360,7 @@ class Streamed(Join):
     @property
     def aggregate(self) -> Any:  # pyright: ignore
         """Refuse what needs the tables in memory."""
-        told = (
-            "`fit` and `fit_path` with the default method, `moments`, `score` and `to_sql` take it; see streamed=False"
-        )
+        told = "`fit` and `fit_path` of the default method, `moments`, `score` and `to_sql` take it; see streamed=False"
         raise InputError(f"join is streamed from the database: {told}.")
 
     hold_out = aggregate  # pyright: ignore
@@ -371,12 +368,10 @@ class Streamed(Join):
     def values(self, form: str = "value") -> list[list[str]]:
         """Write the features of each table, or a function of them, in SQL of its columns c0, c1, ..."""
         out: list[list[str]] = []
-        for block, chosen in zip(self.blocks, self.chosen, strict=True):
-            at = {c: f"c{k}" for k, c in enumerate(chosen)}
-            numbers_of = zip(block.names, block.mean, block.scale, block.fill, strict=True)
-            row = [
-                f"(({number_of(at[c], f)} - {double(m)}) / {double(s)})" if c else "1e0" for c, m, s, f in numbers_of
-            ]
+        for i, (block, chosen) in enumerate(zip(self.blocks, self.chosen, strict=True)):
+            at = {c: f"c{i}_{k}" for k, c in enumerate(chosen)}
+            each = zip(block.names, block.mean, block.scale, block.fill, strict=True)
+            row = [f"(({number_of(at[c], f)} - {double(m)}) / {double(s)})" if c else "1e0" for c, m, s, f in each]
             tests = [is_level(at[c], level) for c, levels in block.categories.items() for level in levels]
             row += [f"(CASE WHEN {test} THEN 1e0 ELSE 0e0 END)" for test in tests]
             out.append([FORMS[form][1].format(value) for value in row])
@@ -387,20 +382,25 @@ class Streamed(Join):
         hub = self.tree.label
         factor = self.of_label(self.tree.weight[hub] / np.maximum(self.given[hub], TINY))
         with connected(self.source) as (database, _):
-            found = nodes_of(self.plan._replace(database=database), self.schema.casts)
-            yield found._replace(factor=factor)
+            plan = self.plan._replace(database=database)
+            if self.large:
+                yield nodes_of(plan, self.schema.casts)._replace(factor=factor)
+            else:
+                yield Nodes(database.ask, {"base0": self.query}, [], [set(range(len(self.blocks)))], 0, factor=factor)
 
     @property
     def sign(self) -> str:  # pyright: ignore
         return self.of_label(self.tree.y) if np.isfinite(self.tree.y).all() else compared("NULL", DOUBLE)
 
     def of_label(self, numbers_of: np.ndarray) -> str:
-        """Write the number of each label, `(k,)`, in SQL of the columns of its table: at most two, or the labels."""
-        label, known = f"c{len(self.chosen[self.tree.label])}", self.labels.to_pylist()
-        if len(np.unique(numbers_of)) > max(2, len(self.classes)):
+        """Write the number of each label, `(k,)`, in SQL of the columns of its table: of very many itself."""
+        hub, many = self.tree.label, len(np.unique(numbers_of))
+        label = f"c{hub}_{len(self.chosen[hub])}"
+        if many > MOST_CLASSES:
             return compared(label, DOUBLE)
-        tests = [f"WHEN {of} THEN {double(v)}" for of, v in zip(map(literal, known), numbers_of, strict=True)]
-        return f"(CASE {compared(label, 'VARCHAR')} {' '.join(tests)} END)"
+        pairs = zip(map(literal, self.labels.to_pylist()), numbers_of, strict=True)
+        cases = " ".join(f"WHEN {known} THEN {double(value)}" for known, value in pairs)
+        return f"(CASE {compared(label, 'VARCHAR')} {cases} END)" if many > 1 else double(numbers_of[0])
 
     def means(self, form: str = "value") -> np.ndarray:
         values = self.values(form)
@@ -417,48 +417,21 @@ class Streamed(Join):
         with connected(self.source) as (database, _):
             ask = queries(self.plan._replace(database=database), self.schema.casts)[0]
             for i, (block, values) in enumerate(zip(self.blocks, self.values("size"), strict=True)):
-                most = ", ".join(
-                    f"MAX({value}) AS s{k}" for k, value in enumerate(["0e0", *values[: len(block.names)]])
-                )
-                found = ask(f"SELECT {most} FROM down{i} WHERE COALESCE(w, 1) > 0")
+                most = [f"MAX({value}) AS s{k}" for k, value in enumerate(["0e0", *values[: len(block.names)]])]
+                found = ask(f"SELECT {', '.join(most)} FROM down{i} WHERE COALESCE(w, 1) > 0")
                 out.append(np.array([numbers(part, "s")[0] for part in found.values()])[1:])
         return out
 
     def moments(self) -> Moments:
-        N, values, hub = float(self.size), self.values(), self.tree.label
+        values, hub, d, upper = self.values(), self.tree.label, self.d, np.triu_indices(self.d)
         one, t = singles(values), (hub, len(values[hub]))
         values[hub].append(self.sign)
-        pairs = [(a, b) for a in range(self.d) for b in range(a, self.d)]
-        wanted = [(), (t,), *one, *((t, *part) for part in one), *((*one[a], *one[b]) for a, b in pairs)]
+        wanted = [(t,), *one, *((t, *part) for part in one), *((*one[a], *one[b]) for a, b in zip(*upper, strict=True))]
         parts = [wanted[at : at + SUMS_OF_A_QUERY] for at in range(0, len(wanted), SUMS_OF_A_QUERY)]
-        found = np.concatenate([self.totals(values, part)[2][0] for part in parts]) / N
-        label, first, last = float(found[1]), 2 + self.d, 2 + 2 * self.d
-        second = np.zeros((self.d, self.d))
-        for (a, b), value in zip(pairs, found[last:], strict=True):
-            second[a, b] = second[b, a] = value
-        return Moments(self.size, found[2:first], self.means("size"), second, label, found[first:last])
-
-    def parts(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
-        """Yield joined rows, with their signs as `y`, and their weights."""
-        seen, most, hub = 0.0, max(ENTRIES_OF_A_PART // max(self.entries, 1), 1), self.tree.label
-        given = np.maximum(self.given[hub], TINY)
-        with connected(self.source) as (database, _):
-            for whole in database.parts(self.query, self.columns):
-                for at in range(0, whole.num_rows, most):
-                    rows = dict(zip(self.columns, whole.slice(at, most).columns, strict=True))
-                    part, label, ones = copy.copy(self), levels_of(rows["y"], self.labels)[1], np.ones(len(rows["y"]))
-                    part.y, part.blocks, weight = self.tree.y[label], [], numbers(rows["w"], "w")
-                    for i, (name, block) in enumerate(zip(self.names, self.blocks, strict=True)):
-                        columns = {c: rows[f"c{i}_{k}"] for k, c in enumerate(self.chosen[i])}
-                        new = block_of(name, ones, columns, block.kinds, self.plan.roles.missing, block)
-                        X = np.column_stack([new.X, ones])[:, : len(block.names)] - block.mean  # a constant is the last
-                        part.blocks.append(dataclasses.replace(block, X=X / block.scale, codes=new.codes))
-                    seen += weight.sum()
-                    yield part, [weight * (self.tree.weight[hub] / given)[label]] * len(self.blocks)
-        if not np.isclose(seen, known := self.given[hub].sum(), 1e-9, 0):
-            raise InputError(
-                f"tables make {seen:.15g} rows, and made {known:.15g} before: they changed between two passes."
-            )
+        found = np.concatenate([self.totals(values, part)[2][0] for part in parts]) / float(self.size)
+        second = np.zeros((d, d))
+        second[upper] = second.T[upper] = found[1 + 2 * d :]
+        return Moments(self.size, found[1 : 1 + d], self.means("size"), second, found[0], found[1 + d : 1 + 2 * d])
 
     def __repr__(self) -> str:
         alone = "".join(f" ({note})" for note in self.notes)

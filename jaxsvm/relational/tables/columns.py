@@ -188,18 +188,14 @@ def numbers(array: pa.Array, where: str) -> np.ndarray:
     return array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
 
 
-def levels_of(array: pa.Array, known: Any = None) -> tuple[pa.Array, np.ndarray]:
+def levels_of(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Return the different values in order, the missing one last, and the place of each row's, int32 `(n,)`."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     values = present(array)
-    levels = pc.call_function("unique", [values]) if known is None else pa.array(known, values.type)
-    levels = levels.take(pc.call_function("array_sort_indices", [levels])) if known is None else levels
-    place = pc.call_function("index_in", [values], pc.SetLookupOptions(levels))
-    if place.null_count:
-        raise InputError("tables have texts that they had not before: they changed between two passes.")
-    return levels, place.to_numpy().astype(np.int32)
+    levels = pc.call_function("unique", [values])
+    levels = levels.take(pc.call_function("array_sort_indices", [levels]))
+    return levels, pc.call_function("index_in", [values], pc.SetLookupOptions(levels)).to_numpy().astype(np.int32)
 
 
 def present(array: pa.Array) -> pa.Array:

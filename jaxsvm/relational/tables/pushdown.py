@@ -20,7 +20,7 @@ from jaxsvm.errors import InputError, require_package
 from jaxsvm.relational.tables.columns import CATEGORIES, DOUBLE, NUMBERS, Declared, Roles, array_of, arrays_of, declared
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 class Schema(NamedTuple):
@@ -54,8 +54,6 @@ class Database(NamedTuple):
 
     ask: Callable[[str], dict[str, Any]]  # returns the result of a query: Arrow arrays by name
     types: Callable[[str], tuple[list[str], list[str]]]  # returns the names of a query's columns and of their types
-    parts: Callable[[str, Mapping[str, str]], Iterator[pa.RecordBatch | pa.Table]]  # yields parts of the result of a
-    # query, whose columns have these names and types of Arrow
 
 
 class Plan(NamedTuple):
@@ -90,6 +88,11 @@ class Plan(NamedTuple):
         # Drivers round REAL to decimals, and Arrow has no UHUGEINT.
         double = kind.kind == "float" or kind.name == "UHUGEINT"
         return compared(kind.sql, "VARCHAR" if text else DOUBLE if double else None)
+
+    def fetched(self, name: str) -> list[str]:
+        """Write the values of table i as columns c{i}_0, c{i}_1, ...: features, and of the label's table the label."""
+        i, columns = list(self.sources).index(name), self.roles.fetched(name)
+        return [f"{self.value(name, c)} AS c{i}_{k}" for k, c in enumerate(columns)]
 
     def without(self, name: str) -> tuple[str, str]:
         """Write when a row of a table is left out: it lacks a key, if not one of optional tables, or weighs nothing.
@@ -144,7 +147,7 @@ def connected(source: Any) -> Iterator[tuple[Database, Callable[[str], str]]]:
 
 def of_duckdb(connection: Any) -> Database:
     """Return the functions that ask a connection of DuckDB."""
-    error, pa = require_package("duckdb", "a join of tables").Error, require_package("pyarrow", "a join of tables")
+    error = require_package("duckdb", "a join of tables").Error
 
     def ask(query: str) -> dict[str, Any]:
         with refusing(error):
@@ -163,18 +166,12 @@ def of_duckdb(connection: Any) -> Database:
                 kinds[k] = " COLLATE ".join(["VARCHAR", *marks])
         return names, kinds
 
-    def parts(query: str, columns: Mapping[str, str]) -> Iterator[Any]:
-        with refusing((error, pa.ArrowException, OSError)):
-            yield from pa.RecordBatchReader.from_stream(connection.sql(query))
-
-    return Database(ask, types, parts)
+    return Database(ask, types)
 
 
 def of_postgres(connection: Any) -> Database:
     """Return the functions that ask PostgreSQL by ibis' psycopg connection: its `sql` cuts NUMERIC to 9 places."""
     import psycopg
-    import pyarrow as pa
-    from pyarrow import csv
 
     def cursor_of(query: str) -> Any:
         with refusing(psycopg.Error):
@@ -195,17 +192,7 @@ def of_postgres(connection: Any) -> Database:
         kinds = [f"ENUM {enums[c.type_code]}" if c.type_code in enums else c.type_display for c in columns]
         return [c.name for c in columns], kinds
 
-    def parts(query: str, columns: Mapping[str, str]) -> Iterator[Any]:
-        """Yield rows as the server computes them, by COPY: a cursor of the client would hold all of them."""
-        how: Any = {"column_types": columns, "null_values": [""], "strings_can_be_null": True}
-        how = csv.ConvertOptions(**how, quoted_strings_can_be_null=False)
-        names, lines = csv.ReadOptions(column_names=list(columns)), csv.ParseOptions(newlines_in_values=True)
-        copied = f"COPY ({query}) TO STDOUT (FORMAT csv)"
-        with refusing(psycopg.Error), connection.con.cursor() as cursor, cursor.copy(copied) as copy:
-            while rows := b"".join(itertools.islice(copy, 1 << 16)):
-                yield csv.read_csv(pa.py_buffer(rows), names, lines, how)
-
-    return Database(ask, types, parts)
+    return Database(ask, types)
 
 
 @contextlib.contextmanager
@@ -285,7 +272,7 @@ def keyed_by_two(plan: Plan, casts: Mapping[str, str], core: Sequence[str]) -> t
 def queries(plan: Plan, casts: Mapping[str, str]) -> tuple[Callable[[str], dict[str, Any]], list[str]]:
     """Return what asks a query of the rows that join, `down{i}` of table i, and write one for each table.
 
-    It has features and label as c0, c1, ..., keys of edges as e0_1, ..., multiplicities as n, weights as w.
+    It has the columns of `Plan.fetched`, keys of edges as e0_1, ..., multiplicities as n, weights as w.
     Tables of our own are reduced once, here; in a user's database, where nothing is written, each query reduces all.
     Names in the queries are those of this function only: no name of the user collides with one. An optional table has
     one row more, of NULLs, if rows of the table before it have no partner (n is 0): their key of that edge is NULL.
@@ -305,7 +292,7 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> tuple[Callable[[str], dict[
             steps[f"down{i}"] = f"{down} UNION ALL {_absent(f'up{i}')} WHERE EXISTS (SELECT 1 FROM alone{i})"
     out = []
     for i, name in enumerate(names):
-        inner, rows = [f"c{k}" for k in range(len(plan.roles.fetched(name)))], f"down{i} AS a"
+        inner, rows = [f"c{i}_{k}" for k in range(len(plan.roles.fetched(name)))], f"down{i} AS a"
         group = ", ".join(inner + [f"e{at}_{j}" for at, j in edges if i in (at, j)])
         for at, j in [edge for edge in edges if i in edge]:
             by, whose = shared(at, j), f"m{j}" if at == i and names[j] in optional else "a"
@@ -325,23 +312,15 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> tuple[Callable[[str], dict[
     return lambda query: plan.database.ask(before + query), out
 
 
-def rows_of_join(plan: Plan, schema: Schema) -> tuple[str, dict[str, str]]:
-    """Write the query of the joined rows that have a weight, and return its columns and their types of Arrow.
-
-    Its columns are y, the label as a text, w, and of feature k of table i `c{i}_{k}`, a double or a text.
-    """
+def rows_of_join(plan: Plan, schema: Schema) -> str:
+    """Write the query of the joined rows, with their weights w."""
     columns = dict(plan.columns)
     for name in schema.named:
         columns[name] = {c: of._replace(sql=f"{quoted(name)}.{quoted(c)}") for c, of in columns[name].items()}
-    plan, types = plan._replace(columns=columns), {"y": "string", "w": "double"}
+    plan = plan._replace(columns=columns)
+    kept = sum((plan.fetched(name) for name in schema.named), [])
     weight = [f"CAST(1 AS {DOUBLE})", *(f"COALESCE({plan.weight(name)}, 1)" for name in plan.roles.weights)]
-    kept = [f"{compared(plan.value(*plan.roles.label), 'VARCHAR')} AS y", f"{' * '.join(weight)} AS w"]
-    for i, name in enumerate(plan.sources):
-        for k, c in enumerate(plan.roles.features[name]):
-            text = plan.is_category(name, c)
-            types[f"c{i}_{k}"] = "string" if text else "double"
-            kept.append(f"{compared(columns[name][c].sql, 'VARCHAR' if text else DOUBLE)} AS c{i}_{k}")
-    return f"SELECT * FROM (SELECT {', '.join(kept)} FROM {schema.joined({})}) AS joined WHERE w > 0", types
+    return f"SELECT {', '.join(kept)}, {' * '.join(weight)} AS w FROM {schema.joined({})}"
 
 
 class Nodes(NamedTuple):
@@ -357,7 +336,7 @@ class Nodes(NamedTuple):
 
 
 def nodes_of(plan: Plan, casts: Mapping[str, str]) -> Nodes:
-    """Return the tables of a plan; columns of keys are k0, k1, ..., and of features and label c0, c1, ..."""
+    """Return the tables of a plan; columns of keys are k0, k1, ..., and others those of `Plan.fetched`."""
     names, (edges, shared) = list(plan.sources), plan.numbered()
     steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
     ends = [(i, j, shared(i, j)) for i, j in edges]
@@ -443,8 +422,7 @@ def _base(plan: Plan, casts: Mapping[str, str], name: str) -> str:
     for a, (attribute, owners) in enumerate(plan.roles.keys.items()):
         if name in owners:
             kept.append(f"{compared(plan.columns[name][owners[name]].sql, casts.get(attribute))} AS k{a}")
-    for k, c in enumerate(plan.roles.fetched(name)):
-        kept.append(f"{plan.value(name, c)} AS c{k}")
+    kept += plan.fetched(name)
     return f"SELECT {', '.join(kept)} FROM {plan.sources[name]} AS t WHERE NOT ({' OR '.join(plan.without(name))})"
 
 
