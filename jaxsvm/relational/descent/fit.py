@@ -34,7 +34,6 @@ from jaxsvm.relational.descent.rows import BIN, Scorer, Term
 from jaxsvm.relational.descent.steps import (
     Counted,
     Descent,
-    Formed,
     PaperDescent,
     Queried,
     Squares,
@@ -139,8 +138,8 @@ def fit(
     started, eps = time.monotonic(), eps if delta is None else min(delta / 8, alpha)
     scaled = prepared(join, scale, intercept, class_weight)
     lam = float(lam if C is None else 1 / (2 * float(C) * float(scaled.size)))  # pyright: ignore
-    if method != "bundle":
-        _require_small(scaled, scale, method)
+    told = f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'."
+    require(method == "bundle" or max(part.max(initial=0) for part in scaled.largest()) <= 1, told)
     labels, least = len(scaled.classes), min(np.bincount(scaled.codes, scaled.counts()[scaled.tree.label]))
     several = labels > 2 and not numeric
     require(numeric or least > 0, "join has no rows of one of its labels: hold out other ones, or fewer.")
@@ -157,7 +156,7 @@ def fit(
             lane = Lane.at(np.zeros(scaled.d + 1), "none", loss != "hinge")
             kind = Descent if method == "bundle" else paper
             descent = kind(against(rows, one) if several else rows, lane, 1 / (2 * lam), sizes=np.sqrt(squares))
-            descent.terms = sum(map(len, scaled.rows)) + rows.n
+            descent.terms = scaled.terms + rows.n
             descent.tol, descent.max_steps, descent.stop, descent.callback = tol, max_steps, stop, callback
             descent.deadline = np.inf if max_seconds is None else started + max_seconds
             descent.run()
@@ -183,30 +182,22 @@ def together(fits: list[RelationalFit], join: Join) -> RelationalFit:
     )  # fmt: skip
 
 
-def _require_small(join: Join, scale: str, method: str) -> None:
-    most = max(part.max(initial=0) for part in join.largest())
-    require(most <= 1, f"scale is {scale!r}: {method=} presumes numbers of size 1 at most; take scale='max'.")
-
-
 def _rows_for(join: Join, engine: Any, eps: float, method: str, tol: float, loss: str) -> tuple[Any, str]:
     """Return what evaluates points of a scaled join, and the reason of the choice."""
-    known = ("auto", "formed", "merge", "grid", "sketch") if method == "bundle" else ("auto", "merge", "sketch")
-    if not isinstance(engine, Engine):
-        require_one_of("engine", engine, known)
-    many, streamed, squared = f"{float(join.size):,.0f} rows", isinstance(join, Streamed), loss != "hinge"
-    if squared and not (isinstance(engine, str) and engine in ("auto", "formed", "grid")):
-        raise InputError(f"engine is {engine!r}, which counts rows of hinges: loss={loss!r} takes 'formed' or 'grid'.")
-    if isinstance(engine, str) and engine in ("auto", "formed") and method == "bundle" and not streamed:
-        rows = all_formed(join, wanted=engine == "formed")
+    many, streamed, how = f"{float(join.size):,.0f} rows", isinstance(join, Streamed), engine
+    if isinstance(engine, Engine) or method != "bundle":
+        how = "counts"
+    else:
+        require_one_of("engine", engine, ("auto", "formed", "merge", "grid", "sketch"))
+    if loss != "hinge" and how not in ("auto", "formed", "grid"):
+        raise InputError(f"engine is {engine!r}, which counts rows of hinges: {loss=} takes 'formed' or 'grid'.")
+    if how in ("auto", "formed") and not streamed:
+        rows = all_formed(join, wanted=how == "formed")
         if rows is not None:
             return rows, f"formed: the join has {many}, each kept with its features, exact"
-        require(engine != "formed", f"engine is 'formed': {many} do not fit; take 'auto'.")
-    by_bins = engine == "auto" and (streamed or squared or merged(join.tree, False) is None)
-    if (
-        method == "bundle"
-        and isinstance(engine, str)
-        and (engine == "grid" or by_bins or (streamed and engine == "formed"))
-    ):
+        require(how != "formed", f"engine is 'formed': {many} do not fit; take 'auto'.")
+        how = "counts" if loss == "hinge" and merged(join.tree, False) else "grid"
+    if how in ("auto", "formed", "grid"):
         return Queried(join, tol), f"{'streamed' if streamed else 'grid'}: {many}, counted by bins of their scores"
     counter, why = engine_for(join, engine, eps)
     return Counted(join, counter), why

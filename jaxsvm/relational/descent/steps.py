@@ -124,24 +124,26 @@ def against(rows: Any, join: Any) -> Any:
     out = copy.copy(rows)
     if isinstance(rows, Formed):
         out.y = join.tree.y[rows.at]
-    elif isinstance(rows, Queried):
-        out.join, out.few = join, None if rows.few is None else against(rows.few, join)
     else:
-        out.join, out.engine, out.few = join, rows.engine.against(join), against(rows.few, join)
+        out.join, out.few = join, rows.few and against(rows.few, join)
+        out.engine = rows.engine and rows.engine.against(join)
     return out
 
 
 class Counted:
     """A join of which an engine counts the far rows, with drawn rows for what has few digits: Hessians."""
 
-    def __init__(self, join: Any, engine: Engine) -> None:
+    n = 0
+
+    def __init__(self, join: Any, engine: Engine | None) -> None:
         """Take a scaled join."""
-        self.join, self.engine, self.n = join, engine, 0
+        self.join, self.engine = join, engine
 
     @cached_property
-    def few(self) -> Formed:
-        """Return drawn rows of the join."""
-        return drawn_rows(self.join)
+    def few(self) -> Formed | None:
+        """Return drawn rows of the join; None of one that is streamed."""
+        many = int(np.clip(MEASURED.hessian_rows_per_coefficient * self.join.d, *MEASURED.hessian_rows))
+        return None if isinstance(self.join, Streamed) else _formed(sample(self.join, many, 0))
 
     def counts(self, beta: Any, mode: str, guard: float = 0, ramp: float = 0, lam: float = 0) -> PseudoGradient:
         """Count in one pass, and compute the pseudo-gradient."""
@@ -164,26 +166,20 @@ class Counted:
 
     def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, np.ndarray | None]:
         """Return the sums at a point, `(d,)`, with curvatures of drawn rows, and by how much slopes may be off."""
-        few, ramp = self.few, max(mu / 2, 1e-6)  # a grid takes one below a bin as a step
+        ramp = max(mu / 2, 1e-6)
         loss, s, pull, wide = self.plane(beta, C, ramp)
-        parts: Any = (loss, s, pull, curvature_of(few, beta, C, ramp), np.full(len(REACHES), np.inf))
+        parts: Any = (loss, s, pull, self.curvature(beta, C, ramp, squared), np.full(len(REACHES), np.inf))
         return Sums(*parts), wide
 
-
-def drawn_rows(join: Any) -> Formed:
-    """Draw rows of a join, enough for Hessians."""
-    many = int(np.clip(MEASURED.hessian_rows_per_coefficient * join.d, *MEASURED.hessian_rows))
-    return _formed(sample(join, many, 0))
-
-
-def curvature_of(few: Formed, beta: np.ndarray, C: float, ramp: float) -> Any:
-    """Return the curvature of drawn rows at a point, of a ramp in which enough of them have some."""
-    z = np.sort(np.abs(1 - few.y * (few.X @ beta)))
-    seen = float(z[min(MEASURED.rows_of_a_ramp * few.d, len(z) - 1)])
-    return few.sums(beta, C, 2 * max(ramp, seen), False)[0].curvature
+    def curvature(self, beta: np.ndarray, C: float, ramp: float, squared: bool) -> Any:
+        """Return the curvature of drawn rows at a point, of a ramp in which enough of them have some."""
+        few: Any = self.few
+        z = np.sort(np.abs(1 - few.y * (few.X @ beta)))
+        seen = float(z[min(MEASURED.rows_of_a_ramp * few.d, len(z) - 1)])
+        return few.sums(beta, C, 2 * max(ramp, seen), squared)[0].curvature
 
 
-class Queried:
+class Queried(Counted):
     """Rows of a join that a database counts, by bins of their scores: each evaluation is a query.
 
     The bins of a row have its score as mean, so its loss is at most theirs (Jensen), and the mean of dual variables
@@ -192,8 +188,8 @@ class Queried:
 
     def __init__(self, join: Any, tol: float) -> None:
         """Take a scaled join, and the relative gap at which the fit ends."""
-        self.join, self.n, self.tol, self.least = join, getattr(join, "n", 0), tol, 1.0
-        self.few, self.squares = None if isinstance(join, Streamed) else drawn_rows(join), join.means("square")
+        super().__init__(join, None)
+        self.tol, self.least, self.squares = tol, 1.0, join.means("square")
 
     @cached_property
     def normal(self) -> np.ndarray:
@@ -212,12 +208,10 @@ class Queried:
         loss, X = float(a @ slack / 2 if squared else c @ np.maximum(slack, 0)), X / np.maximum(mass, TINY)[:, None]
         self.least = min(self.least, (loss + float(beta @ beta) / 2) / C * (1 + squared))
         if self.few is not None:
-            curvature = curvature_of(self.few, beta, C, mu / 2)
+            curvature = self.curvature(beta, C, mu / 2, squared)
         else:
-            near, pull = (
-                np.where(slack > 0, c, 0) if squared else np.where(np.abs(slack) < mu / 2, c / mu, 0),
-                self.normal @ beta,
-            )
+            near = np.where(slack > 0, c, 0) if squared else np.where(np.abs(slack) < mu / 2, c / mu, 0)
+            pull = self.normal @ beta
             rest = self.normal - np.outer(pull, pull) / max(float(beta @ pull), TINY)
             H = np.eye(len(beta)) + X.T @ (X * near[:, None]) + near.sum() * rest
             curvature = partial(solved_densely, H)
@@ -235,7 +229,7 @@ class Squares:
         t, of = join.targets, copy.copy(join)
         of.tree = dataclasses.replace(join.tree, y=t)
         self.moments, self.square = of.moments(), float(join.counts()[join.tree.label] @ t**2 / join.size)
-        self.sizes, terms = np.sqrt(np.diagonal(self.moments.second)), sum(map(len, join.rows))
+        self.sizes, terms = np.sqrt(np.diagonal(self.moments.second)), join.terms
         self.rounded = np.finfo(float).eps * (4 + terms**0.5 / 16)  # four times that of a sum
 
     def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, np.ndarray]:

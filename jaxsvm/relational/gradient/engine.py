@@ -109,7 +109,7 @@ class PseudoGradient(NamedTuple):
 
 
 def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tuple[Any, str]:
-    """Return an engine for a join, and the reason: "auto" takes merge, which is exact, where it is cheap, else sketch."""
+    """Return an engine for a join, and the reason: "auto" takes merge, which is exact, if it is cheap, else sketch."""
     require_part("join", join, "aggregate", "a `relational.Join` is needed")
     if len(join.classes) > 2:
         raise InputError("join has several labels: counts are of two; take `join.against(label)`, or `fit.machines`.")
@@ -152,8 +152,8 @@ def far_counts(
     """Count the far rows (`y beta.x + guard |beta|.|x| <= tau`) of the join through each row of a table, by label.
 
     Of two classes; beta, `(d,)`, is in the order of `join.feature_names`. The sketch counts within `[c / (1 + eps), c]`
-    if mode is "lower", `[c, (1 + eps) c]` if "upper". Exact ones ("auto" if it is cheap, "merge") may have a ramp from far
-    to close, of this half-width (with two tables and more, of four steps). `guard`, >= 0, perturbs features.
+    if mode is "lower", `[c, (1 + eps) c]` if "upper". "merge" is exact, and may have a ramp from far to close, of this
+    half-width (with two tables and more, of four steps); "auto" takes it if it is cheap. `guard`, >= 0, perturbs rows.
     """
     counter, beta = engine_for(join, engine, eps)[0], np.asarray(beta, float)
     if beta.shape != (join.d,):

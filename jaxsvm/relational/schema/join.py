@@ -185,6 +185,7 @@ class Join:
     def read(self, plan: Plan) -> None:
         """Set what depends on rows."""
         self.tree, self.blocks, self.codes, self.classes, self.rows = assembled(plan, self.schema.casts, self.notes)
+        self.terms = sum(map(len, self.rows))  # of a sum
 
     def means(self, form: str = "value") -> np.ndarray:
         """Return the means of the features, of their squares or sizes (`FORMS`) over the rows of the join, `(d,)`."""
@@ -351,11 +352,15 @@ class Streamed(Join):
     def read(self, plan: Plan) -> None:
         self.query = rows_of_join(plan, self.schema)
         found = described(plan, self.schema.casts, self.notes)
-        self.tree, self.blocks, self.codes, self.classes, self.labels, self.n, rows = found
+        self.tree, self.blocks, self.codes, self.classes, self.labels, self.terms, rows = found
         if self.d >= MOST_FEATURES:
             raise InputError(f"tables have {self.d} features: a streamed join has fewer than {MOST_FEATURES}.")
         self.rows, self.chosen = [range(0)] * len(self.blocks), [plan.roles.features[name] for name in self.names]
-        self.plan, self.large, self.given = plan._replace(database=None), self.n > MOST_TIMES * rows, self.tree.weight  # pyright: ignore
+        self.plan, self.large, self.given = (
+            plan._replace(database=None),
+            self.terms > MOST_TIMES * rows,
+            self.tree.weight,
+        )  # pyright: ignore
 
     @property
     def aggregate(self) -> Any:  # pyright: ignore
@@ -453,22 +458,24 @@ def prepared(
     """
     require_part("join", join, "blocks", "a `relational.Join` is needed")
     require_one_of("scale", scale, ("none", "max", "standard"))
-    out, ones = join, [np.ones(len(block.names)) for block in join.blocks]
+    out, zeros = join, [np.zeros(len(block.names)) for block in join.blocks]
+
+    def means(form: str) -> list[np.ndarray]:
+        return [part[: len(zero)] for part, zero in zip(out.split(out.means(form)), zeros, strict=True)]
+
     if scale == "max":
-        out = _moved(join, [0 * one for one in ones], join.largest())
+        out = _moved(out, zeros, out.largest())
     elif scale == "standard":
-        means = [part[: len(one)] for part, one in zip(join.split(join.means("value")), ones, strict=True)]
-        out = _moved(join, means, ones)
-        sizes = [part[: len(one)] ** 0.5 for part, one in zip(out.split(out.means("square")), ones, strict=True)]
-        sizes = [np.where(s > 1e-12 * np.abs(m), s, 0) for s, m in zip(sizes, means, strict=True)]  # else rounding
-        out = _moved(out, [0 * one for one in ones], sizes)
+        out = _moved(out, first := means("value"), zeros)
+        sizes = [
+            np.where(v > 1e-24 * m * m, v, 0) ** 0.5 for v, m in zip(means("square"), first, strict=True)
+        ]  # rounding
+        out = _moved(out, zeros, sizes)
     if intercept and not out.constant:
         out, hub = copy.copy(out), out.tree.label
-        of = out.blocks[hub]
-        block = dataclasses.replace(
-            of, X=np.append(of.X, np.ones((len(of.X), 1)), axis=1), names=[*of.names, None],
-            mean=np.append(of.mean, 0.0), scale=np.append(of.scale, 1.0), fill=np.append(of.fill, np.nan),
-        )  # fmt: skip
+        of, one = out.blocks[hub], np.ones((len(out.blocks[hub].X), 1))
+        ends = {"mean": np.append(of.mean, 0.0), "scale": np.append(of.scale, 1.0), "fill": np.append(of.fill, np.nan)}
+        block = dataclasses.replace(of, X=np.append(of.X, one, axis=1), names=[*of.names, None], **ends)
         out.blocks, out.constant = [block if i == hub else other for i, other in enumerate(out.blocks)], True
     if class_weight is not None:
         sums = np.bincount(join.codes, join.counts()[join.tree.label])
@@ -477,7 +484,7 @@ def prepared(
 
 
 def _moved(join: Join, means: list[np.ndarray], sizes: list[np.ndarray]) -> Join:
-    """Return the join with its numbers shifted and divided, those of size 0 and the constant not."""
+    """Return the join with its numbers shifted and divided, but by no size of 0, and not the constant."""
     out, blocks = copy.copy(join), []
     for given, m, s in zip(join.blocks, means, sizes, strict=True):
         number = np.array([name is not None for name in given.names], bool)
