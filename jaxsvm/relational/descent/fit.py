@@ -31,15 +31,7 @@ from jaxsvm.designs.descent import Lane
 from jaxsvm.errors import ConvergenceWarning, InputError, require, warn
 from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.rows import BIN, Scorer, Term
-from jaxsvm.relational.descent.steps import (
-    Counted,
-    Descent,
-    PaperDescent,
-    Queried,
-    Squares,
-    against,
-    all_formed,
-)
+from jaxsvm.relational.descent.steps import Counted, Descent, PaperDescent, Queried, Squares, against, all_formed
 from jaxsvm.relational.gradient.engine import Engine, engine_for, merged, scores
 from jaxsvm.relational.schema.join import MOST_CLASSES, Join, Streamed, prepared
 from jaxsvm.results.fit import Certificate, Status, StatusCode

@@ -25,7 +25,7 @@ from jaxsvm.designs.places.arrays import OfChunks
 from jaxsvm.errors import DataError, InputError, require, require_part
 from jaxsvm.points.rows import CSR
 from jaxsvm.relational.gradient.engine import Engine, engine_for
-from jaxsvm.relational.schema.join import Join, Streamed
+from jaxsvm.relational.schema.join import Join, Streamed, singles
 from jaxsvm.relational.schema.tree import drawn
 from jaxsvm.relational.tables.columns import DOUBLE, NUMBERS, TableLike, column, declared, numbers, opened
 from jaxsvm.relational.tables.pushdown import Schema, double, in_memory, is_level, literal, number_of, quoted
@@ -230,15 +230,20 @@ class Scorer:
         if not set(found) <= set(known):
             raise InputError(f"join has the labels {found[:10]}, the model {known[:10]}: make it with these.")
         hub, out, scores = join.tree.label, np.zeros((len(known), len(known))), self.scores_of(join)
-        streamed: Any = join if isinstance(join, Streamed) else None
-        if streamed and not streamed.large:
-            place = (
-                f"CASE {_rules([' + '.join(each) for each in zip(*scores, strict=True)], list(range(len(known))))} END"
-            )
-            pair, _, sums = streamed.totals([], [()], by=f"{streamed.of_label(join.codes)} * {len(known)} + {place}")
-            require(not np.isnan(pair).any(), "join has rows without a number, and training had no mean for it.")
-            counts = np.bincount(pair.astype(int), sums[:, 0], len(found) * len(known)).reshape(-1, len(known))
-        elif len(known) == 2:
+        streamed, several = isinstance(join, Streamed), len(known) > 2
+        require(not (streamed and several and join.large), "join is too large to be formed, with several labels.")
+        if several or (streamed and not join.large):
+            if streamed:
+                rules = _rules([" + ".join(each) for each in zip(*scores, strict=True)], list(range(len(known))))
+                by = f"{join.of_label(join.codes)} * {len(known)} + CASE {rules} END"
+                pair, _, (weight,) = map(np.transpose, join.totals([], [()], by=by))
+            else:
+                rows = design(join)
+                weight = rows.weight
+                total: Any = sum(part[place] for part, place in zip(scores, rows.place, strict=True))
+                pair = join.codes[rows.place[hub]] * len(known) + total.argmax(axis=1)
+            counts = np.bincount(pair.astype(int), weight, len(found) * len(known)).reshape(-1, len(known))
+        else:
             parts = [f"-({part[0]})" if streamed else -part[:, 0] for part in scores]
             if engine == "grid" or streamed:
                 y, z, weight, _ = join.histogram(parts, BIN)
@@ -248,11 +253,6 @@ class Scorer:
                 positive = np.array([far.counts[sign][hub].sum() for sign in (1, 0)])
             rest = np.bincount(join.codes, join.counts()[hub]) - positive
             counts = np.stack([np.maximum(rest, 0), positive], axis=1)
-        else:
-            rows = design(join)
-            total: Any = sum(part[place] for part, place in zip(scores, rows.place, strict=True))
-            pair = join.codes[rows.place[hub]] * len(known) + total.argmax(axis=1)
-            counts = np.bincount(pair, rows.weight, len(found) * len(known)).reshape(-1, len(known))
         out[[known.index(c) for c in found]] = counts
         return out
 
@@ -298,10 +298,15 @@ class Scorer:
                 codes = [(name == term.name, level) for name, levels in block.categories.items() for level in levels]
                 out[i] += np.array([known.get(c, none) if own else none for own, c in codes])[block.codes].sum(axis=1)
         if isinstance(join, Streamed):
-            return texts
-        for name, part, many in zip(join.names, out, join.counts(), strict=True):
-            if many[np.isnan(part).any(axis=1)].any():
-                raise InputError(f"join has rows of {name} without a number, and training had no mean for it.")
+            out, no = texts, f"CAST('NaN' AS {DOUBLE})"
+            values = [
+                [f"(CASE WHEN COALESCE({' + '.join(part)}, {no}) = {no} THEN 1e0 ELSE 0e0 END)"] for part in texts
+            ]
+            many = join.totals(values, singles(values))[2][0] if join.plan.roles.missing == "impute" else ()
+        else:
+            many = [count @ np.isnan(part).any(axis=1) for count, part in zip(join.counts(), out, strict=True)]
+        for name, missing in zip(join.names, many, strict=False):
+            require(missing == 0, f"join has rows of {name} without a number, and training had no mean for it.")
         return out
 
     def coef_of(self, term: Term) -> list[list[float]]:

@@ -26,24 +26,9 @@ from scipy.sparse import csr_array, hstack
 from jaxsvm.errors import InputError, require, require_package, require_part
 from jaxsvm.relational.schema import tree as counting
 from jaxsvm.relational.schema.assembly import arranged, assembled, described
-from jaxsvm.relational.tables.columns import DOUBLE, Keys, column, declared, numbers, opened, roles_in
-from jaxsvm.relational.tables.pushdown import (
-    Nodes,
-    Plan,
-    Schema,
-    compared,
-    connected,
-    double,
-    in_memory,
-    is_level,
-    literal,
-    nodes_of,
-    number_of,
-    queries,
-    quoted,
-    rows_of_join,
-    totals,
-)
+from jaxsvm.relational.tables import pushdown as sql
+from jaxsvm.relational.tables.columns import Keys, column, declared, numbers, opened, roles_in
+from jaxsvm.relational.tables.pushdown import Nodes, Plan, Schema, in_memory
 from jaxsvm.runtime.arrays import TINY, checked, require_one_of, require_whole
 
 if TYPE_CHECKING:
@@ -228,7 +213,7 @@ class Join:
     ) -> tuple[np.ndarray, ...]:
         """Return signs or labels y, bins b, `(k,)`, and sums, `(k, len(wanted))`: see `tables.pushdown.totals`."""
         with self.nodes(given) as nodes:
-            y, b, *sums = (numbers(part, name) for name, part in totals(nodes, values, wanted, **how).items())
+            y, b, *sums = (numbers(part, name) for name, part in sql.totals(nodes, values, wanted, **how).items())
         return y, b, np.stack(sums, axis=1)
 
     def histogram(self, scores: list[Any], width: float, features: bool = False) -> tuple[np.ndarray, ...]:
@@ -238,7 +223,7 @@ class Join:
         """
         texts = isinstance(scores[0], str)
         values = self.values() if features else [[] for _ in scores]
-        parts = [f"({part}) / {double(width)}" if texts else f"z{t}" for t, part in enumerate(scores)]
+        parts = [f"({part}) / {sql.double(width)}" if texts else f"z{t}" for t, part in enumerate(scores)]
         given = () if texts else [part / width for part in scores]
         wanted = [(), *singles(values)]
         y, b, sums = self.totals(values, wanted, given, by=self.sign, scores=parts)
@@ -336,10 +321,7 @@ FORMS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "value": (lambda X: X, "{0}"), "square": (lambda X: X * X, "{0} * {0}"), "size": (abs, "ABS({0})")
 }  # fmt: skip
 """Functions of features, and the same in SQL."""
-LARGE, MOST_TIMES = (
-    1 << 25,
-    10,
-)  # used values of a table that is streamed unasked; rows that are formed, for each of its
+LARGE, MOST_TIMES = 1 << 25, 10  # used values of a table that is streamed unasked; rows formed, for each of its own
 MOST_FEATURES, MOST_CLASSES = 500, 1000  # of a streamed join
 SUMS_OF_A_QUERY = 1000  # PostgreSQL returns 1664 columns at most
 
@@ -350,17 +332,13 @@ class Streamed(Join):
     source: Any  # what `from_database` was given
 
     def read(self, plan: Plan) -> None:
-        self.query = rows_of_join(plan, self.schema)
+        self.query = sql.rows_of_join(plan, self.schema)
         found = described(plan, self.schema.casts, self.notes)
         self.tree, self.blocks, self.codes, self.classes, self.labels, self.terms, rows = found
         if self.d >= MOST_FEATURES:
             raise InputError(f"tables have {self.d} features: a streamed join has fewer than {MOST_FEATURES}.")
         self.rows, self.chosen = [range(0)] * len(self.blocks), [plan.roles.features[name] for name in self.names]
-        self.plan, self.large, self.given = (
-            plan._replace(database=None),
-            self.terms > MOST_TIMES * rows,
-            self.tree.weight,
-        )  # pyright: ignore
+        self.plan, self.large, self.given = plan, self.terms > MOST_TIMES * rows, self.tree.weight
 
     @property
     def aggregate(self) -> Any:  # pyright: ignore
@@ -376,51 +354,47 @@ class Streamed(Join):
         for i, (block, chosen) in enumerate(zip(self.blocks, self.chosen, strict=True)):
             at = {c: f"c{i}_{k}" for k, c in enumerate(chosen)}
             each = zip(block.names, block.mean, block.scale, block.fill, strict=True)
-            row = [f"(({number_of(at[c], f)} - {double(m)}) / {double(s)})" if c else "1e0" for c, m, s, f in each]
-            tests = [is_level(at[c], level) for c, levels in block.categories.items() for level in levels]
+            row = [c and f"(({sql.number_of(at[c], f)} - {sql.double(m)}) / {sql.double(s)})" for c, m, s, f in each]
+            tests = [sql.is_level(at[c], level) for c, levels in block.categories.items() for level in levels]
             row += [f"(CASE WHEN {test} THEN 1e0 ELSE 0e0 END)" for test in tests]
-            out.append([FORMS[form][1].format(value) for value in row])
+            out.append([FORMS[form][1].format(value or "1e0") for value in row])
         return out
 
     @contextlib.contextmanager
     def nodes(self, scores: Sequence[np.ndarray] = ()) -> Iterator[Nodes]:
         hub = self.tree.label
         factor = self.of_label(self.tree.weight[hub] / np.maximum(self.given[hub], TINY))
-        with connected(self.source) as (database, _):
-            plan = self.plan._replace(database=database)
-            if self.large:
-                yield nodes_of(plan, self.schema.casts)._replace(factor=factor)
-            else:
-                yield Nodes(database.ask, {"base0": self.query}, [], [set(range(len(self.blocks)))], 0, factor=factor)
+        with sql.connected(self.source) as (database, _):
+            formed = Nodes(database.ask, {"base0": self.query}, [], [set(range(len(self.blocks)))], 0)
+            large = sql.nodes_of(self.plan._replace(database=database), self.schema.casts)
+            yield (large if self.large else formed)._replace(factor=factor)
 
     @property
     def sign(self) -> str:  # pyright: ignore
-        return self.of_label(self.tree.y) if np.isfinite(self.tree.y).all() else compared("NULL", DOUBLE)
+        return self.of_label(self.tree.y)
 
     def of_label(self, numbers_of: np.ndarray) -> str:
         """Write the number of each label, `(k,)`, in SQL of the columns of its table: of very many itself."""
         hub, many = self.tree.label, len(np.unique(numbers_of))
         label = f"c{hub}_{len(self.chosen[hub])}"
         if many > MOST_CLASSES:
-            return compared(label, DOUBLE)
-        pairs = zip(map(literal, self.labels.to_pylist()), numbers_of, strict=True)
-        cases = " ".join(f"WHEN {known} THEN {double(value)}" for known, value in pairs)
-        return f"(CASE {compared(label, 'VARCHAR')} {cases} END)" if many > 1 else double(numbers_of[0])
+            return sql.compared(label, sql.DOUBLE)
+        pairs = zip(map(sql.literal, self.labels.to_pylist()), numbers_of, strict=True)
+        cases = " ".join(f"WHEN {known} THEN {sql.double(value)}" for known, value in pairs)
+        return f"(CASE {sql.compared(label, 'VARCHAR')} {cases} END)" if many > 1 else sql.double(numbers_of[0])
 
     def means(self, form: str = "value") -> np.ndarray:
         values = self.values(form)
         return self.totals(values, singles(values))[2][0] / float(self.size)
 
     def linear(self, beta: np.ndarray) -> list[Any]:
-        out = []
-        for row, part in zip(self.values(), self.split(beta), strict=True):
-            out.append(" + ".join(["0e0", *(f"{double(b)} * {x}" for x, b in zip(row, part, strict=True) if b)]))
-        return out
+        pairs = (zip(row, part, strict=True) for row, part in zip(self.values(), self.split(beta), strict=True))
+        return [" + ".join(["0e0", *(f"{sql.double(b)} * {x}" for x, b in pair if b)]) for pair in pairs]
 
     def largest(self) -> list[np.ndarray]:
         out = []
-        with connected(self.source) as (database, _):
-            ask = queries(self.plan._replace(database=database), self.schema.casts)[0]
+        with sql.connected(self.source) as (database, _):
+            ask = sql.queries(self.plan._replace(database=database), self.schema.casts)[0]
             for i, (block, values) in enumerate(zip(self.blocks, self.values("size"), strict=True)):
                 most = [f"MAX({value}) AS s{k}" for k, value in enumerate(["0e0", *values[: len(block.names)]])]
                 found = ask(f"SELECT {', '.join(most)} FROM down{i} WHERE COALESCE(w, 1) > 0")
@@ -527,17 +501,17 @@ def from_database(
     if isinstance(tables, str):
         raise InputError(f"tables is {tables!r}: a list of names is needed.")
     given = {str(name): table for name, table in tables.items()} if isinstance(tables, Mapping) else {}
-    sources = given or {str(name): quoted(name) for name in tables}
+    sources = given or {str(name): sql.quoted(name) for name in tables}
     if not sources:
         raise InputError("tables is empty: at least one table is needed.")
     columns = {}
-    with connected(source) as (database, alike):
+    with sql.connected(source) as (database, alike):
         for name, table in sources.items():
             names, kinds = database.types(f"SELECT * FROM {table} AS t LIMIT 0")
             twice = [c for c in names if names.count(c) > 1]
             if twice:
                 raise InputError(f"table {name} has two columns {twice[0]}: give them different names.")
-            columns[name] = {c: declared(kind, f"t.{quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
+            columns[name] = {c: declared(kind, f"t.{sql.quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
         named = {name: list(of_table) for name, of_table in columns.items()}
         roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional, cyclic, alike)
         plan, of, notes = arranged(Plan(database, sources, columns, roles), named, given)
