@@ -2,8 +2,8 @@
 
     F(beta) = mean over the join of max(0, 1 - y beta.x) + lam |beta|^2,      lam = 1 / (2 C N)
 
-or the same with the squared hinge over a join that is small enough to be formed, whose Newton steps need no ramp; or
-with squared errors of a label that is a number, of a join of any size, by one Newton step on its moments.
+or the same with the squared hinge, whose Newton steps need no ramp; or with squared errors of a label that is a number,
+by one Newton step on the moments of the join.
 
     bundle    the default: the descent of `jaxsvm.designs` (Newton steps on a ramp, planes, rows near the margin), with
               sums over formed rows, or from counts; with many hundreds of features it begins by products with the rows
@@ -103,9 +103,9 @@ def fit(
         scale: Scaling of numbers: "none", "max" (the paper's) or "standard"; `coef` is for unscaled numbers.
         intercept: Whether there is a constant feature 1, regularised like the others.
         method: "bundle", "paper" or "averaged"; see the module.
-        loss: "hinge", or of a join that can be formed "squared_hinge": `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`,
-            where C is that of `|beta|^2 / 2 + C sum hinge^2`; or "squared_error", of a label that is a number t, which
-            the score predicts: `mean (t - beta.x)^2 + lam |beta|^2`, from moments.
+        loss: "hinge"; "squared_hinge": `mean max(0, 1 - y beta.x)^2 + lam |beta|^2`, where C is that of
+            `|beta|^2 / 2 + C sum hinge^2`; or "squared_error", of a label that is a number t, which the score predicts:
+            `mean (t - beta.x)^2 + lam |beta|^2`, from moments.
         max_seconds: Start no further evaluation after so many seconds.
         callback: Called with the step, D and P.
         delta: Of the paper's method: eps is `min(delta / 8, alpha)`, and the end is after the steps of Theorem 2.
@@ -176,11 +176,9 @@ def together(fits: list[RelationalFit], join: Join) -> RelationalFit:
 
 def _rows_for(join: Join, engine: Any, eps: float, method: str, tol: float, loss: str) -> tuple[Any, str]:
     """Return what evaluates points of a scaled join, and the reason of the choice."""
-    many, streamed, how = f"{float(join.size):,.0f} rows", isinstance(join, Streamed), engine
-    if isinstance(engine, Engine) or method != "bundle":
-        how = "counts"
-    else:
-        require_one_of("engine", engine, ("auto", "formed", "merge", "grid", "sketch"))
+    many, streamed = f"{float(join.size):,.0f} rows", isinstance(join, Streamed)
+    how = "sketch" if isinstance(engine, Engine) or method != "bundle" else engine
+    require_one_of("engine", how, ("auto", "formed", "merge", "grid", "sketch"))
     if loss != "hinge" and how not in ("auto", "formed", "grid"):
         raise InputError(f"engine is {engine!r}, which counts rows of hinges: {loss=} takes 'formed' or 'grid'.")
     if how in ("auto", "formed") and not streamed:
@@ -188,7 +186,7 @@ def _rows_for(join: Join, engine: Any, eps: float, method: str, tol: float, loss
         if rows is not None:
             return rows, f"formed: the join has {many}, each kept with its features, exact"
         require(how != "formed", f"engine is 'formed': {many} do not fit; take 'auto'.")
-        how = "counts" if loss == "hinge" and merged(join.tree, False) else "grid"
+        how = "merge" if loss == "hinge" and merged(join.tree, False) else "grid"
     if how in ("auto", "formed", "grid"):
         return Queried(join, tol), f"{'streamed' if streamed else 'grid'}: {many}, counted by bins of their scores"
     counter, why = engine_for(join, engine, eps)
@@ -234,11 +232,9 @@ def result_of(join: Join, descent: Descent, lam: float, tol: float, why: str, st
     names = [name for name in join.feature_names if name != "(intercept)"]
     loss = "squared_error" if isinstance(descent.rows, Squares) else "squared_hinge" if descent.lane.square else "hinge"
     classes = np.array([]) if loss == "squared_error" else join.classes
-    return RelationalFit(
-        terms, constant, classes, join.schema, coef, best, certificate, code, descent.taken, why,
-        time.monotonic() - started, np.array(descent.history).reshape(-1, 3), join, descent, lam, names,
-        loss,
-    )  # fmt: skip
+    history, seconds = np.array(descent.history).reshape(-1, 3), time.monotonic() - started
+    parts: Any = (terms, constant, classes, join.schema, coef, best, certificate, code, descent.taken, why, seconds)
+    return RelationalFit(*parts, history, join, descent, lam, names, loss)
 
 
 def warn_of_uncertified(fits: list[RelationalFit]) -> None:

@@ -298,7 +298,7 @@ class Scorer:
                 codes = [(name == term.name, level) for name, levels in block.categories.items() for level in levels]
                 out[i] += np.array([known.get(c, none) if own else none for own, c in codes])[block.codes].sum(axis=1)
         if isinstance(join, Streamed):
-            out, no = texts, f"CAST('NaN' AS {DOUBLE})"
+            out, no = texts, double(np.nan)
             values = [
                 [f"(CASE WHEN COALESCE({' + '.join(part)}, {no}) = {no} THEN 1e0 ELSE 0e0 END)"] for part in texts
             ]

@@ -1,7 +1,7 @@
 """What a descent sees of a join, and methods of a fit; `fit.py` chooses.
 
-A point is evaluated on the rows of the join (`Formed`), or from counts (`Counted`). Methods are `designs.descent.Lane`,
-products with all rows of many features, as in `LinearSVC`, and the steps of the paper.
+A point is evaluated on the rows of the join (`Formed`), from counts (`Counted`) or by a database (`Queried`). Methods
+are `designs.descent.Lane`, products with all rows of many features, as in `LinearSVC`, and the steps of the paper.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tu
         return merge, f"merge: sorted merges of {merge.pairs:,} pairs for {size:.3g} rows, exact"
     if engine == "merge":
         raise InputError(
-            f"engine is 'merge': no three tables of at most {2 * MEASURED.auto_rows:.0g} rows; take 'grid'."
+            f"engine is 'merge': no three tables of at most {2 * MEASURED.auto_rows:.0g} rows: take 'grid'."
         )
     return SketchEngine(join.tree.simplified, eps), f"sketch: counts within a factor {1 + eps:g} for {size:.3g} rows"
 

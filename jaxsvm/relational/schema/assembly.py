@@ -118,7 +118,7 @@ def arranged(plan: sql.Plan, named: dict[str, list[str]], sources: dict[str, str
 def assembled(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tuple[Any, ...]:
     """Return `tree`, `blocks`, `codes`, `classes` and `rows` of a `Join`, of an arranged plan; add to the notes."""
     names, (ask, wanted) = list(plan.sources), sql.queries(plan, casts)
-    edges, hub = [(names.index(i), names.index(j)) for i, j in plan.edges], names.index(plan.roles.label[0])
+    edges, hub = [link[:2] for link in plan.links], names.index(plan.roles.label[0])
     tables = list(map(ask, wanted))
     weights, many, blocks, rows = [], [], [], []
     for name, table in zip(names, tables, strict=True):
@@ -178,9 +178,8 @@ def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tup
     hub = names.index(plan.roles.label[0])
     label = f"c{hub}_{len(plan.roles.features[names[hub]])}"
     text, values, nodes = sql.compared(label, "VARCHAR"), [[] for _ in names], sql.nodes_of(plan, casts)
-    found = ask(
-        f"SELECT {label} AS c, {text} AS y, COUNT(first) AS n FROM down{hub} GROUP BY {label}, {text} ORDER BY y"
-    )
+    by = f"GROUP BY {label}, {text} ORDER BY y"
+    found = ask(f"SELECT {label} AS c, {text} AS y, COUNT(first) AS n FROM down{hub} {by}")
     weights, counts = (sql.totals(nodes, values, [()], text, weight=weight) for weight in ("COALESCE(w, 1)", "1e0"))
     sums = dict(zip(weights["y"].to_pylist(), numbers(weights["s0"], "w"), strict=True))
     w = np.array([sums.get(y, 0.0) for y in found["y"].to_pylist()])

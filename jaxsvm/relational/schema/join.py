@@ -441,10 +441,8 @@ def prepared(
         out = _moved(out, zeros, out.largest())
     elif scale == "standard":
         out = _moved(out, first := means("value"), zeros)
-        sizes = [
-            np.where(v > 1e-24 * m * m, v, 0) ** 0.5 for v, m in zip(means("square"), first, strict=True)
-        ]  # rounding
-        out = _moved(out, zeros, sizes)
+        pairs = zip(means("square"), first, strict=True)
+        out = _moved(out, zeros, [np.where(v > 1e-24 * m * m, v, 0) ** 0.5 for v, m in pairs])  # less is rounding
     if intercept and not out.constant:
         out, hub = copy.copy(out), out.tree.label
         of, one = out.blocks[hub], np.ones((len(out.blocks[hub].X), 1))

@@ -1,8 +1,7 @@
 """Represent a join tree without its features: rows, the ids of the keys they share, multiplicities, labels.
 
-Two neighbours contract into one node whose rows are their joined pairs, stored as row numbers of the tables; features
-are not copied. If one of them has unique keys the node has no more rows than the other, so a snowflake becomes its
-fact table. If the whole join is small it becomes one node, and a linear function of it is a few gathers.
+Two neighbours contract into one node whose rows are their joined pairs, stored as row numbers of the tables. If one of
+them has unique keys the node has no more rows than the other: a snowflake becomes its fact table.
 
 Inside-Out sums over the rows of a join in two passes over its tables. With a factor `f_i[r]` for each row of each
 table, the message of table i to its neighbour j and the marginal of a row are
@@ -11,11 +10,10 @@ table, the message of table i to its neighbour j and the marginal of a row are
                      f_i[r] * product of msg(k -> i)[key of r] over neighbours k != j
     out(i)[r]      = f_i[r] * product of msg(k -> i)[key of r] over all neighbours k
 
-(Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016; all messages at once, not one root per table.)
-Of multiplicities the marginal is the number of rows of the join that go through r, in float64: beyond 2^53 its relative
-error is about `m eps log n`. `drawn` draws rows of the join (Chaudhuri, Motwani, Narasayya, "On Random Sampling over
-Joins", SIGMOD 1999; Zhao et al. 2018): a row of the root in proportion to the joined rows through it, then at each edge
-a row of the neighbour with the same key, in proportion to the part of the join behind it. O(m log n) per draw.
+(Abo Khamis, Ngo, Rudra, "FAQ: Questions Asked Frequently", PODS 2016). Of multiplicities the marginal is the number of
+rows of the join through r, in float64: beyond 2^53 its relative error is about `m eps log n`. `drawn` draws rows of the
+join (Chaudhuri, Motwani, Narasayya, "On Random Sampling over Joins", SIGMOD 1999), O(m log n) each: one of the root in
+proportion to its marginal, then at each edge one of the neighbour in proportion to the part of the join behind it.
 
 A row x of the join with label l is *far* if `score_l(x) = sum_i s_i[r_i] <= 1`: its hinge is active (under every
 eps-perturbation of the row, if the scores have a guard). Exact counts are #P-hard in general. `gradient` has engines.
@@ -226,18 +224,11 @@ class Engine:
             tree, s = self.tree, scores[sign]
             nodes = [sum((s[t][rows] for t, rows in member.items()), np.zeros(())) for member in tree.members]
             counts, slack = self.count(sign, nodes, tau, mode, ramp)
-            return _of_tables(tree, s, counts), slack
+            each = {t: (rows, count) for of, count in zip(tree.members, counts, strict=True) for t, rows in of.items()}
+            return [np.bincount(*each[t], minlength=len(part)) for t, part in enumerate(s)], slack
 
         with ThreadPoolExecutor(self.threads) as pool:
             return Far(*zip(*pool.map(of_label, (0, 1)), strict=True))
-
-
-def _of_tables(tree: Tree, tables: list[np.ndarray], values: list[np.ndarray]) -> list[np.ndarray]:
-    out: list[Any] = [None] * len(tables)
-    for member, value in zip(tree.members, values, strict=True):
-        for t, rows in member.items():
-            out[t] = np.bincount(rows, value, minlength=len(tables[t]))
-    return out
 
 
 def keyed(key: np.ndarray, value: np.ndarray) -> np.ndarray:

@@ -71,14 +71,12 @@ class Plan(NamedTuple):
         """Return the attributes of each table."""
         return [frozenset(self.roles.shared(name, name)) for name in self.sources]
 
-    def numbered(self) -> tuple[list[tuple[int, int]], Callable[[int, int], list[str]]]:
-        """Return the edges by numbers of tables, and what names the columns of the keys that two tables share."""
+    @property
+    def links(self) -> list[tuple[int, int, list[str]]]:
+        """Return the edges by numbers of tables, with the columns of the keys that the two share."""
         names, keys = list(self.sources), list(self.roles.keys)
-
-        def shared(i: int, j: int) -> list[str]:
-            return [f"k{keys.index(key)}" for key in self.roles.shared(names[i], names[j])]
-
-        return [(names.index(i), names.index(j)) for i, j in self.edges], shared
+        by = [[f"k{keys.index(key)}" for key in self.roles.shared(*edge)] for edge in self.edges]
+        return [(names.index(i), names.index(j), ends) for (i, j), ends in zip(self.edges, by, strict=True)]
 
     def value(self, name: str, column: str) -> str:
         """Write a value that is fetched: categories, and labels that are no numbers, as texts."""
@@ -243,9 +241,7 @@ def keyed_by_two(plan: Plan, casts: Mapping[str, str], core: Sequence[str]) -> t
     for pair in [pair for pair in itertools.combinations(core, 2) if plan.roles.shared(*pair)]:
         whose = {key: next(n for n in pair if n in of) for key, of in keys.items() if not of.keys().isdisjoint(pair)}
         at = {key: f"k{k}" for k, key in enumerate(whose)}
-        columns = {
-            at[key]: plan.columns[name][keys[key][name]]._replace(sql=f"t.{at[key]}") for key, name in whose.items()
-        }
+        columns = {at[k]: plan.columns[name][keys[k][name]]._replace(sql=f"t.{at[k]}") for k, name in whose.items()}
         sides = []
         for name in pair:
             values = [f"{plan.columns[name][keys[key][name]].sql} AS {k}" for key, k in at.items() if name in keys[key]]
@@ -278,14 +274,14 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> tuple[Callable[[str], dict[
     one row more, of NULLs, if rows of the table before it have no partner (n is 0): their key of that edge is NULL.
     """
     names, optional = list(plan.sources), plan.roles.optional
-    edges, shared = plan.numbered()
+    edges = plan.links
     steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
-    order = [names.index(plan.roles.label[0]), *(j for _, j in edges)]
+    order = [names.index(plan.roles.label[0]), *(j for _, j, _ in edges)]
     for i in reversed(order):
-        below = [(f"up{j}", shared(i, j)) for at, j in edges if at == i and names[j] not in optional]
+        below = [(f"up{j}", by) for at, j, by in edges if at == i and names[j] not in optional]
         steps[f"up{i}"] = _semijoin(f"base{i}", below)
     for i in order:
-        above = [(at, shared(at, i)) for at, j in edges if j == i]
+        above = [(at, by) for at, j, by in edges if j == i]
         steps[f"down{i}"] = _semijoin(f"up{i}", [(f"down{at}", by) for at, by in above])
         for at, by in above if names[i] in optional else ():
             down, steps[f"alone{i}"] = steps.pop(f"down{i}"), _semijoin(f"down{at}", [(f"up{i}", by)], "NOT EXISTS")
@@ -293,9 +289,10 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> tuple[Callable[[str], dict[
     out = []
     for i, name in enumerate(names):
         inner, rows = [f"c{i}_{k}" for k in range(len(plan.roles.fetched(name)))], f"down{i} AS a"
-        group = ", ".join(inner + [f"e{at}_{j}" for at, j in edges if i in (at, j)])
-        for at, j in [edge for edge in edges if i in edge]:
-            by, whose = shared(at, j), f"m{j}" if at == i and names[j] in optional else "a"
+        near = [edge for edge in edges if i in edge[:2]]
+        group = ", ".join(inner + [f"e{at}_{j}" for at, j, _ in near])
+        for at, j, by in near:
+            whose = f"m{j}" if at == i and names[j] in optional else "a"
             if whose != "a":
                 met = " AND ".join(f"{whose}.{key} = a.{key}" for key in by)
                 rows += f" LEFT JOIN (SELECT DISTINCT {', '.join(by)} FROM up{j}) AS {whose} ON {met}"
@@ -337,12 +334,11 @@ class Nodes(NamedTuple):
 
 def nodes_of(plan: Plan, casts: Mapping[str, str]) -> Nodes:
     """Return the tables of a plan; columns of keys are k0, k1, ..., and others those of `Plan.fetched`."""
-    names, (edges, shared) = list(plan.sources), plan.numbered()
+    names = list(plan.sources)
     steps = {f"base{i}": _base(plan, casts, name) for i, name in enumerate(names)}
-    ends = [(i, j, shared(i, j)) for i, j in edges]
     optional = {i for i, name in enumerate(names) if name in plan.roles.optional}
     members, hub = [{i} for i in range(len(names))], names.index(plan.roles.label[0])
-    return Nodes(plan.database.ask, steps, ends, members, hub, optional)
+    return Nodes(plan.database.ask, steps, plan.links, members, hub, optional)
 
 
 def totals(
@@ -374,12 +370,12 @@ def totals(
         sums = {s: " * ".join(["m", *(values[t][k] for t, k in part)]) for part, s in named(done).items()}
         query = _summed(keys, "b", sums, f"({rows}) AS a")
         for at, (j, ends) in enumerate(beyond):
-            those, rows, theirs = send(j, ends, ""), f"({query}) AS a {{0}} m{j} AS m", "m.{0}"
-            rows += f" ON {' AND '.join(f'a.{key} = m.{key}' for key in ends) or 'TRUE'}"
+            those, theirs, how = send(j, ends, ""), "m.{0}", "LEFT JOIN" if j in nodes.optional else "JOIN"
+            met = " AND ".join(f"a.{key} = m.{key}" for key in ends) or "TRUE"
+            rows = f"({query}) AS a {how} m{j} AS m ON {met}"
             if j in nodes.optional:
                 theirs, none = "COALESCE(m.{0}, o.{0})", f"{ends[0]} IS NULL"
                 rows += f" LEFT JOIN (SELECT * FROM m{j} WHERE {none}) AS o ON m.{none}"
-            rows = rows.replace("{0}", "LEFT JOIN" if j in nodes.optional else "JOIN")
             one, two, both = named(done), named(those), named(done | those)
             pairs = {s: (one[_part(part, done)], two[_part(part, those)]) for part, s in both.items()}
             sums = {s: f"a.{mine} * {theirs.format(other)}" for s, (mine, other) in pairs.items()}
