@@ -66,7 +66,7 @@ LINES = {
     "solvers": 5_282,
 }
 """Lines of each room; `face` is what stands outside them. A number may only fall: what lowers it lowers it here."""
-OWN_IMPORTS, FILES = 1206, 176
+OWN_IMPORTS, FILES = 1206, 175
 """Lines that import from this library, and files."""
 
 

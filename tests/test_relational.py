@@ -183,8 +183,8 @@ def test_the_grid_bounds_the_hinge_and_its_planes_support_it(shape):
         beta = beta_of(join, seed)
         _, hinge, _, _ = truth(join, beta)
         y, z, weight, x = join.histogram(join.linear(beta), width, features=True)
-        np.testing.assert_allclose([weight.sum(), weight @ z, *x.sum(axis=0)],
-                                   N * np.array([1, join.means() @ beta, *join.means()]), rtol=1e-9, atol=1e-7 * N)  # fmt: skip
+        wanted = np.array([1, join.means() @ beta, *join.means()])
+        np.testing.assert_allclose([weight.sum() / N, weight @ z / N, *x.sum(axis=0) / N], wanted, rtol=1e-9, atol=1e-7)
         loss = weight @ np.maximum(1 - y * z, 0) / N
         assert hinge - 1e-12 <= loss <= hinge + len(join.names) * width**2 / 8
         far = np.clip((1 - y * z) / width + 0.5, 0, 1)  # a weight of each row, whatever the width

@@ -10,7 +10,7 @@ from test_relational import PATH, join_of, tables_of
 import jaxsvm
 from jaxsvm import coresets, relational
 from jaxsvm.errors import InputError
-from jaxsvm.relational.schema.join import prepared
+from jaxsvm.relational.schema.assembly import prepared
 
 
 @pytest.mark.parametrize("categories", [True, False])

@@ -9,7 +9,7 @@ import jaxsvm
 from jaxsvm import relational
 from jaxsvm.errors import InputError
 from jaxsvm.relational.gradient.engine import STEPS
-from jaxsvm.relational.schema.join import prepared
+from jaxsvm.relational.schema.assembly import prepared
 
 duckdb, svm = pytest.importorskip("duckdb"), pytest.importorskip("sklearn.svm")
 

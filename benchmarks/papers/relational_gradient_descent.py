@@ -22,8 +22,7 @@ from sklearn.svm import LinearSVC
 
 from jaxsvm import InputError, designs, relational
 from jaxsvm.relational.gradient.engine import engine_for
-from jaxsvm.relational.schema.assembly import ears
-from jaxsvm.relational.schema.join import prepared
+from jaxsvm.relational.schema.assembly import ears, prepared
 
 sys.path.insert(0, str(ROOT / "tests"))
 from random_joins import agree, build, expected, formed_rows, refusal, truth  # noqa: E402 (they raise where jaxsvm is wrong)

@@ -33,7 +33,8 @@ from jaxsvm.loop.interruption import watching
 from jaxsvm.relational.descent.rows import BIN, Scorer, Term
 from jaxsvm.relational.descent.steps import Counted, Descent, PaperDescent, Queried, Squares, against, all_formed
 from jaxsvm.relational.gradient.engine import Engine, engine_for, merged, scores
-from jaxsvm.relational.schema.join import MOST_CLASSES, Join, Streamed, prepared
+from jaxsvm.relational.schema.assembly import prepared
+from jaxsvm.relational.schema.join import MOST_CLASSES, Join, Streamed
 from jaxsvm.results.fit import Certificate, Status, StatusCode
 from jaxsvm.results.judge import verdict
 from jaxsvm.runtime.arrays import Number, require_one_of, require_positive, require_seconds, require_whole, transfers
@@ -63,7 +64,7 @@ class RelationalFit(Scorer):
 
         Its differences are a histogram of the whole join. Each takes a count; those on a grid are blurred by a bin.
         """
-        require(len(self.classes) > 0, "the model predicts numbers, which have no margins.")
+        require(len(self.classes) == 2, "predicts numbers, which have no margins, or several labels: counts are of two")
         label, at = self.join.tree.label, np.ravel(at).astype(float)
         merge = None if isinstance(self.join, Streamed) else merged(self.join.tree, False)
         if merge is None:
@@ -204,8 +205,7 @@ def fit_path(
     if not isinstance(lams, Iterable):
         raise InputError(f"lams is {lams!r}: several values are needed.")
     with watching() as stop, warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        given = takewhile(lambda _: not stop.seen, lams)
-        fits = [fit(join, float(lam), eps, engine, **options) for lam in given]
+        fits = [fit(join, float(lam), eps, engine, **options) for lam in takewhile(lambda _: not stop.seen, lams)]
     warn_of_uncertified(fits)
     return fits
 
@@ -234,7 +234,8 @@ def result_of(join: Join, descent: Descent, lam: float, tol: float, why: str, st
     classes = np.array([]) if loss == "squared_error" else join.classes
     history, seconds = np.array(descent.history).reshape(-1, 3), time.monotonic() - started
     parts: Any = (terms, constant, classes, join.schema, coef, best, certificate, code, descent.taken, why, seconds)
-    return RelationalFit(*parts, history, join, descent, lam, names, loss)
+    rest: Any = (history, join, descent, lam, names, loss)
+    return RelationalFit(*parts, *rest)
 
 
 def warn_of_uncertified(fits: list[RelationalFit]) -> None:

@@ -104,9 +104,8 @@ def design(join: Join, regression: bool = False) -> Design:
     found = rows_of(join, MOST_ROWS)
     if found is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
-    if not regression:
-        return found
-    return dataclasses.replace(found, y=join.targets[found.place[join.tree.label]], classes=None)
+    label = found.place[join.tree.label]
+    return dataclasses.replace(found, y=join.targets[label], classes=None) if regression else found
 
 
 @transfers
@@ -226,17 +225,17 @@ class Scorer:
         Of two classes "merge" is exact, "grid" blurs scores by a bin, and "sketch" counts within some per cent. Of
         several each of the different rows is looked at, as those of `relational.design` are.
         """
-        known, found = self.classes.tolist(), join.classes.tolist()
+        scores, known, found = self.scores_of(join), self.classes.tolist(), join.classes.tolist()
         if not set(found) <= set(known):
             raise InputError(f"join has the labels {found[:10]}, the model {known[:10]}: make it with these.")
-        hub, out, scores = join.tree.label, np.zeros((len(known), len(known))), self.scores_of(join)
-        streamed, several = isinstance(join, Streamed), len(known) > 2
-        require(not (streamed and several and join.large), "join is too large to be formed, with several labels.")
-        if several or (streamed and not join.large):
+        hub, out, several = join.tree.label, np.zeros((len(known), len(known))), len(known) > 2
+        streamed: Any = join if isinstance(join, Streamed) else None
+        require(not (several and streamed and streamed.large), "join is too large to be formed: take `against`.")
+        if several or (streamed and not streamed.large):
             if streamed:
                 rules = _rules([" + ".join(each) for each in zip(*scores, strict=True)], list(range(len(known))))
-                by = f"{join.of_label(join.codes)} * {len(known)} + CASE {rules} END"
-                pair, _, (weight,) = map(np.transpose, join.totals([], [()], by=by))
+                by = f"{streamed.of_label(join.codes)} * {len(known)} + CASE {rules} END"
+                pair, _, (weight,) = map(np.transpose, streamed.totals([], [()], by=by))
             else:
                 rows = design(join)
                 weight = rows.weight
@@ -299,9 +298,7 @@ class Scorer:
                 out[i] += np.array([known.get(c, none) if own else none for own, c in codes])[block.codes].sum(axis=1)
         if isinstance(join, Streamed):
             out, no = texts, double(np.nan)
-            values = [
-                [f"(CASE WHEN COALESCE({' + '.join(part)}, {no}) = {no} THEN 1e0 ELSE 0e0 END)"] for part in texts
-            ]
+            values = [[f"(CASE WHEN COALESCE({' + '.join(of)}, {no}) = {no} THEN 1e0 ELSE 0e0 END)"] for of in texts]
             many = join.totals(values, singles(values))[2][0] if join.plan.roles.missing == "impute" else ()
         else:
             many = [count @ np.isnan(part).any(axis=1) for count, part in zip(join.counts(), out, strict=True)]

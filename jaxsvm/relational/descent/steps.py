@@ -24,13 +24,14 @@ from jaxsvm.designs.measured import MEASURED as DESIGNS
 from jaxsvm.loop.interruption import Interruption, run_passes
 from jaxsvm.numerics.hinge_program import RIDGE, minimum_by_products
 from jaxsvm.relational.descent.rows import Design, rows_of, sample
-from jaxsvm.relational.gradient.engine import Engine, PseudoGradient, far_counts, from_counts, gradient_interval
+from jaxsvm.relational.gradient.engine import PseudoGradient, far_counts, from_counts, gradient_interval
 from jaxsvm.relational.measured import MEASURED
 from jaxsvm.relational.schema.join import Streamed
 from jaxsvm.results.fit import Certificate
 from jaxsvm.runtime.arrays import TINY, memory
 
 MANY_FEATURES = 500  # coefficients above which rows are not fetched: a fit begins by products with all of them
+MOST_BINS = 1 << 14  # of scores, for each of their root mean square
 LARGEST_SYSTEM = 1000  # order of a dense system, from which on conjugate gradients take over
 
 
@@ -74,12 +75,9 @@ class Formed:
         """Return the hinges of the rows within reach of the margin."""
         z, c, a = self._pieces(beta, C, mu, squared)
         index = np.flatnonzero((-z if squared else np.abs(z)) <= reach)
-        X = np.append(self.y[index, None] * self.dense(index), np.zeros((len(index), 1)), axis=1)
+        X = self.X[index] if isinstance(self.X, np.ndarray) else self.X[index].toarray()
+        X = np.append(self.y[index, None] * X, np.zeros((len(index), 1)), axis=1)
         return Hinges(X, np.ones(len(index)), c[index], a[index])
-
-    def dense(self, index: np.ndarray) -> np.ndarray:
-        """Return the features of some rows."""
-        return self.X[index] if isinstance(self.X, np.ndarray) else self.X[index].toarray()
 
     def solved(self, D: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Solve `(I + X' diag(D) X) v = b`, `(d + 1,)`, whose last entry is 0."""
@@ -133,11 +131,9 @@ def against(rows: Any, join: Any) -> Any:
 class Counted:
     """A join of which an engine counts the far rows, with drawn rows for what has few digits: Hessians."""
 
-    n = 0
-
-    def __init__(self, join: Any, engine: Engine | None) -> None:
-        """Take a scaled join."""
-        self.join, self.engine = join, engine
+    def __init__(self, join: Any, engine: Any) -> None:
+        """Take a scaled join, and its engine."""
+        self.join, self.engine, self.n = join, engine, 0
 
     @cached_property
     def few(self) -> Formed | None:
@@ -189,7 +185,7 @@ class Queried(Counted):
     def __init__(self, join: Any, tol: float) -> None:
         """Take a scaled join, and the relative gap at which the fit ends."""
         super().__init__(join, None)
-        self.tol, self.least, self.squares = tol, 1.0, join.means("square")
+        self.tol, self.least, self.times, self.squares = tol, 2.0, 1, join.means("square")
 
     @cached_property
     def normal(self) -> np.ndarray:
@@ -201,12 +197,14 @@ class Queried(Counted):
         """Return the sums at a point, `(d,)`, with curvatures of drawn rows, or of normal ones of the same scores."""
         # Of scores about as large as this a share of h / spread is near the margin, and each row there is h / 8 off.
         spread = 1.0 if squared else 1 + float(np.abs(beta) @ self.squares**0.5)
-        h = (self.tol * self.least * spread) ** 0.5 / 2
+        h = 1 / np.ceil(2 * self.times / (self.tol * self.least * spread) ** 0.5)  # rows at the margin are not blurred
+        h = max(h, spread / MOST_BINS)
         y, z, mass, X = self.join.histogram(self.join.linear(beta), h, features=True)
         slack, c, mu = 1 - y * z, C * mass / float(self.join.size), max(mu, 4 * h)
         a = c * (np.maximum(slack, 0) if squared else np.clip(slack / mu + 0.5, 0, 1))
         loss, X = float(a @ slack / 2 if squared else c @ np.maximum(slack, 0)), X / np.maximum(mass, TINY)[:, None]
-        self.least = min(self.least, (loss + float(beta @ beta) / 2) / C * (1 + squared))
+        value = (loss + float(beta @ beta) / 2) / C * (1 + squared)
+        self.times, self.least = self.times * (1 + (value >= self.least)), min(self.least, value)
         if self.few is not None:
             curvature = self.curvature(beta, C, mu / 2, squared)
         else:

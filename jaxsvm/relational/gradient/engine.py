@@ -120,9 +120,7 @@ def engine_for(join: Any, engine: str | Engine = "auto", eps: float = 0.1) -> tu
     if merge is not None:
         return merge, f"merge: sorted merges of {merge.pairs:,} pairs for {size:.3g} rows, exact"
     if engine == "merge":
-        raise InputError(
-            f"engine is 'merge': no three tables of at most {2 * MEASURED.auto_rows:.0g} rows: take 'grid'."
-        )
+        raise InputError(f"engine is 'merge': no three tables of up to {2 * MEASURED.auto_rows:.0g} rows; take 'grid'.")
     return SketchEngine(join.tree.simplified, eps), f"sketch: counts within a factor {1 + eps:g} for {size:.3g} rows"
 
 

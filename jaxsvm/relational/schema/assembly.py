@@ -7,6 +7,7 @@ the tables those of each attribute are connected; then one pass over it counts t
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import csr_array  # jax depends on SciPy
 
-from jaxsvm.errors import InputError
+from jaxsvm.errors import InputError, require_part
 from jaxsvm.relational.schema.tree import Tree
 from jaxsvm.relational.tables import pushdown as sql
-from jaxsvm.relational.tables.columns import CATEGORIES_BY_REQUEST, NUMBERS, levels_of, numbers, present, python_values
+from jaxsvm.relational.tables.columns import CATEGORIES_BY_REQUEST, NUMBERS, levels_of, numbers, present
+from jaxsvm.runtime.arrays import require_one_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +92,62 @@ def block_of(
     return Block(X, names, np.zeros(p), np.ones(p), fill, absent.astype(bool), places, categories, kinds)
 
 
+def prepared(
+    join: Any, scale: str = "none", intercept: bool = False, class_weight: Mapping[Any, float] | str | None = None
+) -> Any:
+    """Scale the features of a join, add a constant one to the label's table, and weight its labels.
+
+    "max" scales by the largest absolute value of a feature among rows that join, as in the paper, "standard" to mean 0
+    and variance 1 over them; levels of categories stay 0 and 1. The constant is regularised like the others.
+    """
+    require_part("join", join, "blocks", "a `relational.Join` is needed")
+    require_one_of("scale", scale, ("none", "max", "standard"))
+    out, zeros = join, [np.zeros(len(block.names)) for block in join.blocks]
+
+    def means(form: str) -> list[np.ndarray]:
+        return [part[: len(zero)] for part, zero in zip(out.split(out.means(form)), zeros, strict=True)]
+
+    if scale == "max":
+        out = _moved(out, zeros, out.largest())
+    elif scale == "standard":
+        out = _moved(out, first := means("value"), zeros)
+        pairs = zip(means("square"), first, strict=True)
+        out = _moved(out, zeros, [np.where(v > 1e-24 * m * m, v, 0) ** 0.5 for v, m in pairs])  # less is rounding
+    if intercept and not out.constant:
+        out, hub = copy.copy(out), out.tree.label
+        of, one = out.blocks[hub], np.ones((len(out.blocks[hub].X), 1))
+        ends = {"mean": np.append(of.mean, 0.0), "scale": np.append(of.scale, 1.0), "fill": np.append(of.fill, np.nan)}
+        block = dataclasses.replace(of, X=np.append(of.X, one, axis=1), names=[*of.names, None], **ends)
+        out.blocks, out.constant = [block if i == hub else other for i, other in enumerate(out.blocks)], True
+    if class_weight is not None:
+        sums = np.bincount(join.codes, join.counts()[join.tree.label])
+        out = out.weighted(join.tree.label, _factors(join.classes.tolist(), class_weight, sums)[join.codes])
+    return out
+
+
+def _moved(join: Any, means: list[np.ndarray], sizes: list[np.ndarray]) -> Any:
+    """Return the join with its numbers shifted and divided, but by no size of 0, and not the constant."""
+    out, blocks = copy.copy(join), []
+    for given, m, s in zip(join.blocks, means, sizes, strict=True):
+        number = np.array([name is not None for name in given.names], bool)
+        mean, size = np.where(number, m, 0.0), np.where(number & (s > 0), s, 1.0)
+        # Numbers may have been scaled before, `x = mean + scale X`: combine both.
+        moved = {"X": (given.X - mean) / size, "mean": given.mean + given.scale * mean, "scale": given.scale * size}
+        blocks.append(dataclasses.replace(given, **moved))
+    out.blocks = blocks
+    return out
+
+
+def _factors(classes: list[Any], class_weight: Mapping[Any, float] | str, sums: np.ndarray) -> np.ndarray:
+    """Return the factors of the labels, `(k,)`, given the sums of weights of each, `(k,)`."""
+    if class_weight == "balanced":
+        return sums.sum() / (len(sums) * sums)
+    known = isinstance(class_weight, Mapping) and set(class_weight) <= set(classes)
+    if not known or not all(np.isfinite(factor) and factor > 0 for factor in class_weight.values()):  # pyright: ignore
+        raise InputError(f"class_weight is {class_weight!r}: 'balanced', or factors above 0 of {classes}, are needed.")
+    return np.array([class_weight.get(c, 1.0) for c in classes], float)  # pyright: ignore
+
+
 def arranged(plan: sql.Plan, named: dict[str, list[str]], sources: dict[str, str]) -> tuple[sql.Plan, Any, list[str]]:
     """Find the join tree, of keys round a cycle with a table of them; return the plan with it, a `Schema` and notes.
 
@@ -102,7 +160,7 @@ def arranged(plan: sql.Plan, named: dict[str, list[str]], sources: dict[str, str
         cast = sql.common_type(plan.database, columns)
         casts |= {} if cast is None else {key: cast}
     while True:
-        names, tables = list(plan.sources), plan.tables
+        names, tables = list(plan.sources), [frozenset(plan.roles.shared(name, name)) for name in plan.sources]
         inner = required(names, tables, hub := names.index(label), optional)
         if len(core := ears([tables[k] for k in inner])[0]) == 1:
             break
@@ -126,7 +184,6 @@ def assembled(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tup
         weights.append(np.where(many[-1] > 0, numbers(table["w"], name), 1.0))  # an absent row has none
         notes += _losses(plan, name, many[-1].sum(), (many[-1] > 0).sum())
         rows.append(np.arange(len(many[-1])) if not plan.own else table["first"].to_numpy())
-    # The label is the last column of its table that is fetched.
     codes, classes = _coded(plan, tables[hub][f"c{hub}_{len(plan.roles.features[names[hub]])}"], many[hub])
     for i, (name, table, copies) in enumerate(zip(names, tables, many, strict=True)):
         parts = {c: table[f"c{i}_{k}"] for k, c in enumerate(plan.roles.features[name])}
@@ -150,9 +207,8 @@ def assembled(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tup
 def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tuple[Any, ...]:
     """Sum up a join in the database; add to its notes.
 
-    Return a tree of the different labels, with the weights of their rows, without edges; blocks without rows; `codes`
-    and `classes`; the labels as texts; the numbers of rows of the join, and of its tables that join. Levels and means
-    are of the rows that join, as elsewhere.
+    Return a tree of the different labels, with their weights; blocks without rows; `codes` and `classes`; the labels as
+    texts; the numbers of rows of the join, and of its tables that join. Levels and means are of rows that join.
     """
     names, ask, blocks, rows = list(plan.sources), sql.queries(plan, casts)[0], [], 0
     for i, name in enumerate(names):
@@ -175,12 +231,11 @@ def described(plan: sql.Plan, casts: Mapping[str, str], notes: list[str]) -> tup
         blocks.append(dataclasses.replace(block, fill=np.array(fills), categories=categories))
     for near, name in [pair for pair in plan.edges if pair[1] in plan.roles.optional]:
         notes += _alone(near, name, ask(f"SELECT COUNT(first) AS n FROM alone{names.index(name)}")["n"][0].as_py())
-    hub = names.index(plan.roles.label[0])
+    hub, nodes = names.index(plan.roles.label[0]), sql.nodes_of(plan, casts)
     label = f"c{hub}_{len(plan.roles.features[names[hub]])}"
-    text, values, nodes = sql.compared(label, "VARCHAR"), [[] for _ in names], sql.nodes_of(plan, casts)
-    by = f"GROUP BY {label}, {text} ORDER BY y"
-    found = ask(f"SELECT {label} AS c, {text} AS y, COUNT(first) AS n FROM down{hub} {by}")
-    weights, counts = (sql.totals(nodes, values, [()], text, weight=weight) for weight in ("COALESCE(w, 1)", "1e0"))
+    y = sql.compared(label, "VARCHAR")
+    found = ask(f"SELECT {label} AS c, {y} AS y, COUNT(first) AS n FROM down{hub} GROUP BY {label}, {y} ORDER BY y")
+    weights, counts = (sql.totals(nodes, [], [()], y, weight=weight) for weight in ("COALESCE(w, 1)", "1e0"))
     sums = dict(zip(weights["y"].to_pylist(), numbers(weights["s0"], "w"), strict=True))
     w = np.array([sums.get(y, 0.0) for y in found["y"].to_pylist()])
     codes, classes = _coded(plan, found["c"], numbers(found["n"], label))
@@ -251,7 +306,8 @@ def _coded(plan: sql.Plan, target: Any, copies: np.ndarray) -> tuple[np.ndarray,
     if known.null_count:
         many = copies[code == len(known) - 1].sum()
         raise InputError(f"label {name} is missing in {many:.0f} rows: remove them (`dropna`; WHERE ... IS NOT NULL).")
-    values = python_values(known)
+    whole = str(known.type).startswith("decimal") and not known.type.scale
+    values: Any = list(map(int, known.to_pylist())) if whole else known.to_pylist()
     classes = np.array(values) if type(values[0]) in (str, bool, int, float) else np.array(values, object)
     if positive is not None:
         if isinstance(positive, str) and positive not in values:  # as a command gives it

@@ -3,10 +3,9 @@
     join = Join({"sales": sales, "shops": shops}, label=("sales", "returned"))
     join = from_database("shop.duckdb", ["sales", "shops"], label=("sales", "returned"))
 
-The set-oriented part is SQL that runs where the tables lie, once (`tables/pushdown.py`). A join keeps the rows that
-take part in it (the marginal counts of one pass show which), with equal rows merged into one with a multiplicity,
-numbers as float64 columns and categories as codes, never as columns of zeros and ones. Every feature belongs to one
-table: that of a key which several tables share, to the first that names it.
+The set-oriented part is SQL that runs where the tables lie (`tables/pushdown.py`). A join in memory keeps the rows that
+take part in it, equal ones once with a multiplicity, numbers as float64 columns and categories as codes. Every feature
+belongs to one table: that of a key which several share, to the first that names it.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_array, hstack
 
-from jaxsvm.errors import InputError, require, require_package, require_part
+from jaxsvm.errors import InputError, require, require_package
 from jaxsvm.relational.schema import tree as counting
 from jaxsvm.relational.schema.assembly import arranged, assembled, described
 from jaxsvm.relational.tables import pushdown as sql
 from jaxsvm.relational.tables.columns import Keys, column, declared, numbers, opened, roles_in
 from jaxsvm.relational.tables.pushdown import Nodes, Plan, Schema, in_memory
-from jaxsvm.runtime.arrays import TINY, checked, require_one_of, require_whole
+from jaxsvm.runtime.arrays import TINY, checked, require_whole
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -192,7 +191,7 @@ class Join:
             edges = [(i, j, [names[i, j]]) for i, j in tree.outward]
             yield Nodes(database.ask, {}, edges, [set(member) for member in tree.members], tree.label)
 
-    sign = "sign"  # the sign of a row's label, in SQL of the columns of its node
+    sign: Any = "sign"  # the sign of a row's label, in SQL of the columns of its node
 
     def values(self) -> list[list[str]]:
         """Write the features of each table in SQL of the columns of its node."""
@@ -227,6 +226,10 @@ class Join:
         given = () if texts else [part / width for part in scores]
         wanted = [(), *singles(values)]
         y, b, sums = self.totals(values, wanted, given, by=self.sign, scores=parts)
+        if not np.isclose(now := sums[:, 0].sum(), float(self.size), 1e-6, 0):
+            raise InputError(
+                f"tables make {now:.15g} rows, and made {self.size} before: they changed between two queries."
+            )
         return y, width * b, sums[:, 0], sums[:, 1:]
 
     def largest(self) -> list[np.ndarray]:
@@ -369,9 +372,7 @@ class Streamed(Join):
             large = sql.nodes_of(self.plan._replace(database=database), self.schema.casts)
             yield (large if self.large else formed)._replace(factor=factor)
 
-    @property
-    def sign(self) -> str:  # pyright: ignore
-        return self.of_label(self.tree.y)
+    sign: Any = property(lambda self: self.of_label(self.tree.y))
 
     def of_label(self, numbers_of: np.ndarray) -> str:
         """Write the number of each label, `(k,)`, in SQL of the columns of its table: of very many itself."""
@@ -420,62 +421,6 @@ class Streamed(Join):
 def singles(values: list[list[str]]) -> list[tuple[tuple[int, int]]]:
     """Return the products of one value each."""
     return [((t, k),) for t, part in enumerate(values) for k in range(len(part))]
-
-
-def prepared(
-    join: Join, scale: str = "none", intercept: bool = False, class_weight: Mapping[Any, float] | str | None = None
-) -> Join:
-    """Scale the features of a join, add a constant one to the label's table, and weight its labels.
-
-    "max" scales by the largest absolute value of a feature among rows that join, as in the paper, "standard" to mean 0
-    and variance 1 over them; levels of categories stay 0 and 1. The constant is regularised like the others.
-    """
-    require_part("join", join, "blocks", "a `relational.Join` is needed")
-    require_one_of("scale", scale, ("none", "max", "standard"))
-    out, zeros = join, [np.zeros(len(block.names)) for block in join.blocks]
-
-    def means(form: str) -> list[np.ndarray]:
-        return [part[: len(zero)] for part, zero in zip(out.split(out.means(form)), zeros, strict=True)]
-
-    if scale == "max":
-        out = _moved(out, zeros, out.largest())
-    elif scale == "standard":
-        out = _moved(out, first := means("value"), zeros)
-        pairs = zip(means("square"), first, strict=True)
-        out = _moved(out, zeros, [np.where(v > 1e-24 * m * m, v, 0) ** 0.5 for v, m in pairs])  # less is rounding
-    if intercept and not out.constant:
-        out, hub = copy.copy(out), out.tree.label
-        of, one = out.blocks[hub], np.ones((len(out.blocks[hub].X), 1))
-        ends = {"mean": np.append(of.mean, 0.0), "scale": np.append(of.scale, 1.0), "fill": np.append(of.fill, np.nan)}
-        block = dataclasses.replace(of, X=np.append(of.X, one, axis=1), names=[*of.names, None], **ends)
-        out.blocks, out.constant = [block if i == hub else other for i, other in enumerate(out.blocks)], True
-    if class_weight is not None:
-        sums = np.bincount(join.codes, join.counts()[join.tree.label])
-        out = out.weighted(join.tree.label, _factors(join.classes.tolist(), class_weight, sums)[join.codes])
-    return out
-
-
-def _moved(join: Join, means: list[np.ndarray], sizes: list[np.ndarray]) -> Join:
-    """Return the join with its numbers shifted and divided, but by no size of 0, and not the constant."""
-    out, blocks = copy.copy(join), []
-    for given, m, s in zip(join.blocks, means, sizes, strict=True):
-        number = np.array([name is not None for name in given.names], bool)
-        mean, size = np.where(number, m, 0.0), np.where(number & (s > 0), s, 1.0)
-        # Numbers may have been scaled before, `x = mean + scale X`: combine both.
-        moved = {"X": (given.X - mean) / size, "mean": given.mean + given.scale * mean, "scale": given.scale * size}
-        blocks.append(dataclasses.replace(given, **moved))
-    out.blocks = blocks
-    return out
-
-
-def _factors(classes: list[Any], class_weight: Mapping[Any, float] | str, sums: np.ndarray) -> np.ndarray:
-    """Return the factors of the labels, `(k,)`, given the sums of weights of each, `(k,)`."""
-    if class_weight == "balanced":
-        return sums.sum() / (len(sums) * sums)
-    known = isinstance(class_weight, Mapping) and set(class_weight) <= set(classes)
-    if not known or not all(np.isfinite(factor) and factor > 0 for factor in class_weight.values()):  # pyright: ignore
-        raise InputError(f"class_weight is {class_weight!r}: 'balanced', or factors above 0 of {classes}, are needed.")
-    return np.array([class_weight.get(c, 1.0) for c in classes], float)  # pyright: ignore
 
 
 @checked

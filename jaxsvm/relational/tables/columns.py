@@ -112,11 +112,6 @@ def column(name: str, table: Table, wanted: str) -> pa.Array:
     return array_of(table.values[table.names.index(wanted)], f"{name}.{wanted}")
 
 
-def arrays_of(table: pa.Table) -> dict[str, pa.Array]:
-    """Return the columns of the result of a query, whose names are ours."""
-    return {name: array_of(values, name) for name, values in zip(table.column_names, table.columns, strict=True)}
-
-
 def array_of(values: Any, where: str) -> pa.Array:
     """Convert an Arrow array, a pandas or polars series, an array or a list to an Arrow array that DuckDB reads."""
     pa = require_package("pyarrow", "reading tables")
@@ -205,15 +200,6 @@ def present(array: pa.Array) -> pa.Array:
     if pa.types.is_floating(array.type):
         return pa.array(array.to_numpy(zero_copy_only=False) + 0, from_pandas=True)
     return array
-
-
-def python_values(array: pa.Array) -> list[Any]:
-    """Return the values as Python has them; None where missing."""
-    import pyarrow as pa
-
-    if pa.types.is_decimal(array.type) and not array.type.scale:
-        return [value if value is None else int(value) for value in array.to_pylist()]
-    return array.to_pylist()
 
 
 Attributes = dict[str, dict[str, str]]

@@ -1,10 +1,10 @@
-"""Ask databases, and write the SQL that reduces the tables of a join or forms its rows.
+"""Ask databases, and write the SQL that reduces the tables of a join, or sums over its rows (`totals`).
 
-There is one query per table. It projects to keys, features and label, and drops rows without a key. The semijoins of
-Yannakakis (1981) up and down the join tree leave just the rows that join. `DENSE_RANK` numbers the key of each edge, in
-the same way on both sides, since after the semijoins both have the same keys, of one type (`common_type`). `COUNT(*)`
-merges equal rows. The SQL is standard (EXISTS, window functions, common table expressions): one text serves DuckDB,
-that of tables in memory too, and PostgreSQL.
+Each table is reduced by one query. It projects to keys, features and label, and drops rows without a key. The semijoins
+of Yannakakis (1981) up and down the join tree leave just the rows that join. `DENSE_RANK` numbers the key of each edge,
+in the same way on both sides, since after the semijoins both have the same keys, of one type (`common_type`).
+`COUNT(*)` merges equal rows. The SQL is standard (EXISTS, window functions, common table expressions): one text serves
+DuckDB, that of tables in memory too, and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jaxsvm.errors import InputError, require_package
-from jaxsvm.relational.tables.columns import CATEGORIES, DOUBLE, NUMBERS, Declared, Roles, array_of, arrays_of, declared
-
-if TYPE_CHECKING:
-    pass
+from jaxsvm.relational.tables.columns import CATEGORIES, DOUBLE, NUMBERS, Declared, Roles, array_of, declared
 
 
 class Schema(NamedTuple):
@@ -65,11 +62,6 @@ class Plan(NamedTuple):
     roles: Roles  # what the columns are for
     own: bool = False  # whether the database is ours: a column `row` of each table numbers its rows
     edges: Sequence[tuple[str, str]] = ()  # of the join tree, pairs of a table and one further from the label's
-
-    @property
-    def tables(self) -> list[frozenset[str]]:
-        """Return the attributes of each table."""
-        return [frozenset(self.roles.shared(name, name)) for name in self.sources]
 
     @property
     def links(self) -> list[tuple[int, int, list[str]]]:
@@ -150,7 +142,8 @@ def of_duckdb(connection: Any) -> Database:
     def ask(query: str) -> dict[str, Any]:
         with refusing(error):
             found = connection.sql(query)
-            return {} if found is None else arrays_of(found.to_arrow_table())  # None of a statement
+            table = None if found is None else found.to_arrow_table()  # None of a statement
+            return {} if table is None else {name: array_of(table[name], name) for name in table.column_names}
 
     def types(query: str) -> tuple[list[str], list[str]]:
         with refusing(error):
@@ -328,7 +321,7 @@ class Nodes(NamedTuple):
     edges: list[tuple[int, int, list[str]]]  # of the join tree, from the label outwards, with the columns of the keys
     members: list[set[int]]  # the tables of each node
     hub: int  # the node of the label
-    optional: set[int] = set()  # the nodes of which a row may be absent
+    optional: set[int] | frozenset[int] = frozenset()  # the nodes of which a row may be absent
     factor: str = "1e0"  # of the weights of the hub's rows
 
 
@@ -345,7 +338,7 @@ def totals(
     nodes: Nodes, values: Sequence[Sequence[str]], wanted: Sequence[Product], by: str = "0",
     scores: Sequence[str] | None = None, weight: str = "COALESCE(w, 1)",
 ) -> dict[str, Any]:  # fmt: skip
-    """Ask for sums of products over the joined rows, which are not formed: each node sends the one before it sums.
+    """Sum products over the joined rows, which are not formed: each node sends sums to the one before it.
 
     A product is of the weight and of `values[t][k]` of some tables t, SQL of the columns of their node. The sums s0,
     s1, ... are those of rows of one y, SQL of the hub's columns, and one b: the `scores` of the tables add up to b, of
@@ -368,7 +361,7 @@ def totals(
         rows = f"SELECT t.*, FLOOR(z) + up AS b, {share} AS m FROM ({rows}) AS t, ({points}) AS u"
         keys = list(dict.fromkeys([*above, *(key for _, ends in beyond for key in ends)]))
         sums = {s: " * ".join(["m", *(values[t][k] for t, k in part)]) for part, s in named(done).items()}
-        query = _summed(keys, "b", sums, f"({rows}) AS a")
+        query = _summed(keys, "b", sums, f"({rows}) AS a", bool(scores) or not beyond)
         for at, (j, ends) in enumerate(beyond):
             those, theirs, how = send(j, ends, ""), "m.{0}", "LEFT JOIN" if j in nodes.optional else "JOIN"
             met = " AND ".join(f"a.{key} = m.{key}" for key in ends) or "TRUE"
@@ -380,7 +373,7 @@ def totals(
             pairs = {s: (one[_part(part, done)], two[_part(part, those)]) for part, s in both.items()}
             sums = {s: f"a.{mine} * {theirs.format(other)}" for s, (mine, other) in pairs.items()}
             keys, done = list(dict.fromkeys([*above, *(k for _, of in beyond[at + 1 :] for k in of)])), done | those
-            query = _summed(keys, f"a.b + {theirs.format('b')}", sums, rows)
+            query = _summed(keys, f"a.b + {theirs.format('b')}", sums, rows, bool(scores) or at + 1 == len(beyond))
         steps[f"m{i}"] = query
         return done
 
@@ -397,9 +390,11 @@ def _part(product: Product, of: set[int]) -> Product:
     return tuple(value for value in product if value[0] in of)
 
 
-def _summed(keys: list[str], b: str, sums: dict[str, str], rows: str) -> str:
-    kept = ", ".join([*(f"a.{key}" for key in keys), f"{b} AS b", *(f"SUM({of}) AS {s}" for s, of in sums.items())])
-    return f"SELECT {kept} FROM {rows} GROUP BY {', '.join(str(1 + k) for k in range(len(keys) + 1))}"
+def _summed(keys: list[str], b: str, sums: dict[str, str], rows: str, grouped: bool) -> str:
+    """Sum by keys and bin; without bins a message has one row a key, and a join with it is grouped later."""
+    found = [f"SUM({of}) AS {s}" if grouped else f"{of} AS {s}" for s, of in sums.items()]
+    query = f"SELECT {', '.join([*(f'a.{key}' for key in keys), f'{b} AS b', *found])} FROM {rows}"
+    return query + f" GROUP BY {', '.join(str(1 + k) for k in range(len(keys) + 1))}" * grouped
 
 
 def _absent(table: str) -> str:
