@@ -227,7 +227,7 @@ def solve_svm(K, y, C, weight=None, bias=True):
         bias: whether the bias is in the model (always regularised).
 
     Returns:
-        ``Solution`` with a relative duality gap below 1e-10 (in practice below 1e-12).
+        ``Solution`` with a relative duality gap below 1e-9 (in practice below 1e-12).
 
     Raises:
         ValueError: bad input, or ``Kt`` not positive definite (an indefinite kernel).
@@ -252,7 +252,7 @@ def solve_svm(K, y, C, weight=None, bias=True):
     alpha[keep] = (beta / total).astype(np.float64)
     coef[keep] = y[keep] * beta.astype(np.float64)
     gap = relative_gap_direct(K, y, C, alpha, weight, bias)
-    assert gap < 1e-10, f"oracle reached a relative gap of {gap:.1e} only"
+    assert gap < 1e-9, f"oracle reached a relative gap of {gap:.1e} only"
     b = float((y[keep] * beta).sum()) if bias else 0.0
     return Solution(alpha, float(1 / total), float(total / 2), coef, b, gap)
 

@@ -316,7 +316,9 @@ def test_steps_compose_in_a_users_scan(name):
     if case.exact is not None:
         assert objective < R[0]
         assert (np.diff(R) <= 1e-12).all()
-        if name not in ("newton", "interior point"):  # whose checks compute it
+        if name.startswith(("newton", "interior point", "polished")):  # whose checks find a point at least as good
+            assert objective <= R[-1] * (1 + 1e-9)
+        else:
             np.testing.assert_allclose(R[-1], objective, rtol=1e-9)
 
 

@@ -36,7 +36,7 @@ def model():
 
 
 def _coreset():
-    return Coreset(np.asarray(X), np.asarray(Y, float), np.ones(len(Y)), {"C": 1.0})
+    return Coreset(np.asarray(X), np.asarray(Y, float), np.ones(len(Y)), {"C": 1.0, "lower": 0.0})
 
 
 def _stream(path):

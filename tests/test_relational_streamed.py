@@ -259,3 +259,32 @@ def test_what_needs_the_tables_is_refused_by_name():
             relational.fit(join, 0.01, **options)
     with pytest.raises(InputError, match="join is streamed from the database|numbers are needed"):
         relational.fit(join, 0.01, loss="squared_error")
+
+
+@pytest.mark.parametrize("times", [10, 0])
+@pytest.mark.parametrize(
+    "label",
+    ["CASE WHEN i % 7 < 2 THEN NULL ELSE sin(i) > 0 END", "CASE WHEN i % 7 < 2 THEN 'none' ELSE 'ab'[1 + i % 2] END"],
+)
+def test_rows_without_weight_are_not_looked_at(monkeypatch, label, times):
+    """Their numbers may be missing, NaN or infinite, and their labels those of nobody else."""
+    monkeypatch.setattr("jaxsvm.relational.schema.join.MOST_TIMES", times)
+    db = duckdb.connect()
+    db.execute(f"""CREATE TABLE f AS SELECT i % 5 AS k, {label} AS y,
+        CASE WHEN i % 7 < 2 THEN 0 ELSE 1 + i % 3 END AS w,
+        CASE i % 14 WHEN 0 THEN 'NaN'::DOUBLE WHEN 1 THEN 'inf'::DOUBLE WHEN 7 THEN NULL ELSE sin(i) END AS x
+        FROM range(60) t(i)""")
+    db.execute("CREATE TABLE d AS SELECT i % 5 AS k, cos(i) AS z FROM range(10) t(i)")
+    held, streamed = both(db, ["f", "d"], ("f", "y"), features={"f": ["x"], "d": ["z"]}, weights={"f": "w"})
+    for a, b in zip(held.moments(), streamed.moments(), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-12)
+    one, two = (relational.fit(join, 1e-2, class_weight="balanced") for join in (held, streamed))
+    assert max(one.certificate.dual, two.certificate.dual) <= min(one.certificate.primal, two.certificate.primal)
+    np.testing.assert_allclose(one.confusion(streamed), one.confusion(held), rtol=1e-12 if times else 0.1, atol=1e-9)
+
+
+def test_a_streamed_join_without_features_has_no_scales():
+    db = duckdb.connect()
+    db.execute("CREATE TABLE f AS SELECT i % 3 AS k, i % 2 AS y FROM range(30) t(i)")
+    join = relational.from_database(db, ["f"], ("f", "y"), features={}, streamed=True)
+    assert prepared(join, "standard").d == 0 and prepared(join, "standard", True).d == 1

@@ -122,7 +122,7 @@ class BallProblem(SimplexForm):
         """Return `s = Q alpha` from scratch, for alpha on the simplex."""
         total = alpha.sum()
         product = self.points.support_matvec(alpha) + self.ridge * alpha
-        return product - (self.squares * total + self.squares @ alpha) / 2
+        return product - (self.squares * total + (self.squares * alpha).sum()) / 2
 
     def feasible_point(self, alpha: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return `alpha` clipped at 0 and scaled onto the simplex; equal weights if nothing is left."""

@@ -203,7 +203,7 @@ class BoxProblem(OfSamples, BoxForm, Differentiable):  # pyright: ignore[reportI
 
     def objective(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"]) -> Float[Array, ""]:
         a, s = (point[-1], s[-1]) if point.ndim == 2 else (point, s)
-        return a @ (s / 2 - self.q) - self.constant
+        return matmul(a, s / 2 - self.q) - self.constant
 
     def certificate(self, point: Float[Array, "*two n"], s: Float[Array, "*two n"], bias: Any = None) -> Certificate:
         """Return the duality gap over `|D|` as if s, `Q` times each row, were exact, for solvers; b is the best one."""

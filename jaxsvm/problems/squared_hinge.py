@@ -114,7 +114,7 @@ class SquaredHingeProblem(OfSamples, SimplexForm, Restrictable, Differentiable):
         if not self.free_bias:
             return margins
         total = alpha.sum()  # 1 on the simplex; a point in another scale has its margins at R / total
-        R = alpha @ (margins + self.ridge * alpha) / jnp.where(total > 0, total, 1)
+        R = matmul(alpha, margins + self.ridge * alpha) / jnp.where(total > 0, total, 1)
         return margins + self.y * best_bias(margins, self.y, self.costs, R)
 
     def feasible_point(self, beta: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -237,8 +237,7 @@ class Scorer:
                 by = f"{streamed.of_label(join.codes)} * {len(known)} + CASE {rules} END"
                 pair, _, (weight,) = map(np.transpose, streamed.totals([], [()], by=by))
             else:
-                rows = design(join)
-                weight = rows.weight
+                weight = (rows := design(join)).weight
                 total: Any = sum(part[place] for part, place in zip(scores, rows.place, strict=True))
                 pair = join.codes[rows.place[hub]] * len(known) + total.argmax(axis=1)
             counts = np.bincount(pair.astype(int), weight, len(found) * len(known)).reshape(-1, len(known))

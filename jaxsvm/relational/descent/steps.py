@@ -186,33 +186,32 @@ class Queried(Counted):
         """Take a scaled join, and the relative gap at which the fit ends."""
         super().__init__(join, None)
         self.tol, self.least, self.times, self.squares = tol, 2.0, 1, join.means("square")
-
-    @cached_property
-    def normal(self) -> np.ndarray:
-        """Return the covariance of the features of a streamed join."""
-        moments = self.join.moments()
-        return moments.second - np.outer(moments.mean, moments.mean)
+        of: Any = join.moments() if isinstance(join, Streamed) else None
+        self.normal = of and of.second - np.outer(of.mean, of.mean)  # the covariance of the features
 
     def sums(self, beta: np.ndarray, C: float, mu: float, squared: bool) -> tuple[Sums, None]:
         """Return the sums at a point, `(d,)`, with curvatures of drawn rows, or of normal ones of the same scores."""
-        # Of scores about as large as this a share of h / spread is near the margin, and each row there is h / 8 off.
+        # Of scores about as large as this a share of h / spread is near the margin, and each row there h / 8 off, but
+        # for rows at the margin, since 1 / h is whole.
         spread = 1.0 if squared else 1 + float(np.abs(beta) @ self.squares**0.5)
-        h = 1 / np.ceil(2 * self.times / (self.tol * self.least * spread) ** 0.5)  # rows at the margin are not blurred
-        h = max(h, spread / MOST_BINS)
+        h = max(1 / np.ceil(2 * self.times / (self.tol * self.least * spread) ** 0.5), spread / MOST_BINS)
         y, z, mass, X = self.join.histogram(self.join.linear(beta), h, features=True)
         slack, c, mu = 1 - y * z, C * mass / float(self.join.size), max(mu, 4 * h)
         a = c * (np.maximum(slack, 0) if squared else np.clip(slack / mu + 0.5, 0, 1))
         loss, X = float(a @ slack / 2 if squared else c @ np.maximum(slack, 0)), X / np.maximum(mass, TINY)[:, None]
         value = (loss + float(beta @ beta) / 2) / C * (1 + squared)
         self.times, self.least = self.times * (1 + (value >= self.least)), min(self.least, value)
-        if self.few is not None:
+        if self.normal is None:
             curvature = self.curvature(beta, C, mu / 2, squared)
         else:
-            near = np.where(slack > 0, c, 0) if squared else np.where(np.abs(slack) < mu / 2, c / mu, 0)
+            order, rows = np.argsort(np.abs(slack)), min(self.join.terms, MEASURED.hessian_rows[0])
+            share = min(MEASURED.rows_of_a_ramp * len(beta) / rows, 0.9)
+            seen = np.abs(slack)[order][np.searchsorted(np.cumsum(c[order]), share * c.sum())]
+            half = max(mu / 2, seen)  # within which enough of the rows have curvature
+            near = np.where(slack > 0, c, 0) if squared else np.where(np.abs(slack) <= half, c / (2 * half), 0)
             pull = self.normal @ beta
             rest = self.normal - np.outer(pull, pull) / max(float(beta @ pull), TINY)
-            H = np.eye(len(beta)) + X.T @ (X * near[:, None]) + near.sum() * rest
-            curvature = partial(solved_densely, H)
+            curvature = partial(solved_densely, np.eye(len(beta)) + X.T @ (X * near[:, None]) + near.sum() * rest)
         s, pull = a.sum() - loss * squared, np.append(X.T @ (y * a), 0.0)
         parts: Any = (loss, s, pull, curvature, np.full(len(REACHES), np.inf))
         return Sums(*parts), None
@@ -221,10 +220,8 @@ class Queried(Counted):
 class Squares:
     """A scaled join whose label is a number t: `C mean (t - beta.x)^2 / 2` by moments, with allowances for rounding."""
 
-    few, n = None, 0
-
     def __init__(self, join: Any) -> None:
-        t, of = join.targets, copy.copy(join)
+        self.few, self.n, t, of = None, 0, join.targets, copy.copy(join)
         of.tree = dataclasses.replace(join.tree, y=t)
         self.moments, self.square = of.moments(), float(join.counts()[join.tree.label] @ t**2 / join.size)
         self.sizes, terms = np.sqrt(np.diagonal(self.moments.second)), join.terms

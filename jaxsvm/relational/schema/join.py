@@ -213,7 +213,8 @@ class Join:
         """Return signs or labels y, bins b, `(k,)`, and sums, `(k, len(wanted))`: see `tables.pushdown.totals`."""
         with self.nodes(given) as nodes:
             y, b, *sums = (numbers(part, name) for name, part in sql.totals(nodes, values, wanted, **how).items())
-        return y, b, np.stack(sums, axis=1)
+        require(not np.isnan(y).any(), "tables have labels that they had not before: they changed between two queries.")
+        return y, b, np.stack([b, *sums], axis=1)[:, 1:]
 
     def histogram(self, scores: list[Any], width: float, features: bool = False) -> tuple[np.ndarray, ...]:
         """Sum over the rows of a sign and a bin of the sum of `scores`, those of `linear`, in units of the width.
@@ -226,10 +227,12 @@ class Join:
         given = () if texts else [part / width for part in scores]
         wanted = [(), *singles(values)]
         y, b, sums = self.totals(values, wanted, given, by=self.sign, scores=parts)
+        y, b, sums = (
+            part[(sums[:, 0] > 0) & (y == y)] for part in (y, b, sums)
+        )  # a row without weight may lack a number
         if not np.isclose(now := sums[:, 0].sum(), float(self.size), 1e-6, 0):
-            raise InputError(
-                f"tables make {now:.15g} rows, and made {self.size} before: they changed between two queries."
-            )
+            told = f"tables make {now:.15g} rows, and made {self.size} before"
+            raise InputError(f"{told}: they changed between two queries.")
         return y, width * b, sums[:, 0], sums[:, 1:]
 
     def largest(self) -> list[np.ndarray]:

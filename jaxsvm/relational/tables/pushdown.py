@@ -303,14 +303,15 @@ def queries(plan: Plan, casts: Mapping[str, str]) -> tuple[Callable[[str], dict[
 
 
 def rows_of_join(plan: Plan, schema: Schema) -> str:
-    """Write the query of the joined rows, with their weights w."""
+    """Write the query of the joined rows that have a weight w."""
     columns = dict(plan.columns)
     for name in schema.named:
         columns[name] = {c: of._replace(sql=f"{quoted(name)}.{quoted(c)}") for c, of in columns[name].items()}
     plan = plan._replace(columns=columns)
     kept = sum((plan.fetched(name) for name in schema.named), [])
     weight = [f"CAST(1 AS {DOUBLE})", *(f"COALESCE({plan.weight(name)}, 1)" for name in plan.roles.weights)]
-    return f"SELECT {', '.join(kept)}, {' * '.join(weight)} AS w FROM {schema.joined({})}"
+    formed = f"SELECT {', '.join(kept)}, {' * '.join(weight)} AS w FROM {schema.joined({})}"
+    return f"SELECT * FROM ({formed}) AS formed WHERE w > 0"
 
 
 class Nodes(NamedTuple):
@@ -344,7 +345,7 @@ def totals(
     s1, ... are those of rows of one y, SQL of the hub's columns, and one b: the `scores` of the tables add up to b, of
     each node divided between the whole numbers around it in such shares that the mean is kept.
     """
-    steps, points = dict(nodes.steps), "SELECT 0e0 AS up UNION ALL SELECT 1e0" if scores else "SELECT 0e0 AS up"
+    steps, points = dict(nodes.steps), f"SELECT CAST(0 AS {DOUBLE}) AS up{' UNION ALL SELECT 1' if scores else ''}"
 
     def named(of: set[int]) -> dict[Product, str]:
         return {part: f"s{k}" for k, part in enumerate(dict.fromkeys(_part(product, of) for product in wanted))}
