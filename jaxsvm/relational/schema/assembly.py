@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import csr_array  # jax depends on SciPy
 
-from jaxsvm.errors import InputError, require_part
+from jaxsvm.errors import InputError, require, require_part
 from jaxsvm.relational.schema.tree import Tree
 from jaxsvm.relational.tables import pushdown as sql
 from jaxsvm.relational.tables.columns import CATEGORIES_BY_REQUEST, NUMBERS, levels_of, numbers, present
-from jaxsvm.runtime.arrays import require_one_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +100,7 @@ def prepared(
     and variance 1 over them; levels of categories stay 0 and 1. The constant is regularised like the others.
     """
     require_part("join", join, "blocks", "a `relational.Join` is needed")
-    require_one_of("scale", scale, ("none", "max", "standard"))
+    require(scale in ("none", "max", "standard"), f"scale is {scale!r}: one of none, max, standard is needed.")
     out, zeros = join, [np.zeros(len(block.names)) for block in join.blocks]
 
     def means(form: str) -> list[np.ndarray]:

@@ -27,7 +27,6 @@ from jaxsvm.relational.schema import tree as counting
 from jaxsvm.relational.schema.assembly import arranged, assembled, described
 from jaxsvm.relational.tables import pushdown as sql
 from jaxsvm.relational.tables.columns import Keys, column, declared, numbers, opened, roles_in
-from jaxsvm.relational.tables.pushdown import Nodes, Plan, Schema, in_memory
 from jaxsvm.runtime.arrays import TINY, checked, require_whole
 
 if TYPE_CHECKING:
@@ -107,15 +106,15 @@ class Join:
             wanted[name] = {c: f"c{k}" for k, c in enumerate(dict.fromkeys(needed))}
             arrays = {held_as: column(name, table, c) for c, held_as in wanted[name].items()}
             held[f"t{i}"] = arrays | {"row": np.arange(table.rows)}
-        with in_memory(held) as database:
+        with sql.in_memory(held) as database:
             sources, columns = dict(zip(given, held, strict=True)), {}
             for name, source in sources.items():
                 kinds = dict(zip(*database.types(f"FROM {source}"), strict=True))
                 columns[name] = {c: declared(kinds[at], f"t.{at}") for c, at in wanted[name].items()}
-            self.assemble(*arranged(Plan(database, sources, columns, roles, own=True), named, {}))
+            self.assemble(*arranged(sql.Plan(database, sources, columns, roles, own=True), named, {}))
         self.schema = self.schema._replace(casts={})  # whoever asks for a query has tables of other types
 
-    def assemble(self, plan: Plan, schema: Schema, notes: list[str]) -> None:
+    def assemble(self, plan: sql.Plan, schema: sql.Schema, notes: list[str]) -> None:
         """Set the attributes."""
         self.names, self.schema, self.notes = list(plan.sources), schema, notes
         self.read(plan)
@@ -166,7 +165,7 @@ class Join:
         held = np.isin(np.arange(len(self.rows[i])), live[:many])
         return self.weighted(i, ~held), self.weighted(i, held)
 
-    def read(self, plan: Plan) -> None:
+    def read(self, plan: sql.Plan) -> None:
         """Set what depends on rows."""
         self.tree, self.blocks, self.codes, self.classes, self.rows = assembled(plan, self.schema.casts, self.notes)
         self.terms = sum(map(len, self.rows))  # of a sum
@@ -176,7 +175,7 @@ class Join:
         return self.transposed(self.counts(), FORMS[form][0]) / float(self.size)
 
     @contextlib.contextmanager
-    def nodes(self, scores: Sequence[np.ndarray] = ()) -> Iterator[Nodes]:
+    def nodes(self, scores: Sequence[np.ndarray] = ()) -> Iterator[sql.Nodes]:
         """Open a database of the nodes of the simplified tree, with scores of the kept rows of each table."""
         tree, held = self.tree.simplified, {}
         names = {(i, j): f"e{min(i, j)}_{max(i, j)}" for i, j in tree.kid}
@@ -187,9 +186,9 @@ class Join:
                 columns |= {f"c{t}_{k}": code[rows] for k, code in enumerate(self.blocks[t].codes.T)}
                 columns |= {f"z{t}": scores[t][rows]} if len(scores) else {}
             held[f"base{i}"] = columns | ({"sign": tree.y} if i == tree.label else {})
-        with in_memory(held) as database:
+        with sql.in_memory(held) as database:
             edges = [(i, j, [names[i, j]]) for i, j in tree.outward]
-            yield Nodes(database.ask, {}, edges, [set(member) for member in tree.members], tree.label)
+            yield sql.Nodes(database.ask, {}, edges, [set(member) for member in tree.members], tree.label)
 
     sign: Any = "sign"  # the sign of a row's label, in SQL of the columns of its node
 
@@ -337,7 +336,7 @@ class Streamed(Join):
 
     source: Any  # what `from_database` was given
 
-    def read(self, plan: Plan) -> None:
+    def read(self, plan: sql.Plan) -> None:
         self.query = sql.rows_of_join(plan, self.schema)
         found = described(plan, self.schema.casts, self.notes)
         self.tree, self.blocks, self.codes, self.classes, self.labels, self.terms, rows = found
@@ -367,11 +366,11 @@ class Streamed(Join):
         return out
 
     @contextlib.contextmanager
-    def nodes(self, scores: Sequence[np.ndarray] = ()) -> Iterator[Nodes]:
+    def nodes(self, scores: Sequence[np.ndarray] = ()) -> Iterator[sql.Nodes]:
         hub = self.tree.label
         factor = self.of_label(self.tree.weight[hub] / np.maximum(self.given[hub], TINY))
         with sql.connected(self.source) as (database, _):
-            formed = Nodes(database.ask, {"base0": self.query}, [], [set(range(len(self.blocks)))], 0)
+            formed = sql.Nodes(database.ask, {"base0": self.query}, [], [set(range(len(self.blocks)))], 0)
             large = sql.nodes_of(self.plan._replace(database=database), self.schema.casts)
             yield (large if self.large else formed)._replace(factor=factor)
 
@@ -460,14 +459,14 @@ def from_database(
             columns[name] = {c: declared(kind, f"t.{sql.quoted(c)}") for c, kind in zip(names, kinds, strict=True)}
         named = {name: list(of_table) for name, of_table in columns.items()}
         roles = roles_in(named, label, features, keys, categorical, positive, missing, weights, optional, cyclic, alike)
-        plan, of, notes = arranged(Plan(database, sources, columns, roles), named, given)
+        plan, of, notes = arranged(sql.Plan(database, sources, columns, roles), named, given)
         join: Any = object.__new__(Streamed if (_is_large(plan) if streamed is None else streamed) else Join)
         join.source = source
         join.assemble(plan, of, notes)
     return join
 
 
-def _is_large(plan: Plan) -> bool:
+def _is_large(plan: sql.Plan) -> bool:
     """Return whether a table has many values that are used."""
     used = {name: len(plan.roles.fetched(name)) + len(plan.roles.shared(name, name)) for name in plan.sources}
     counts = [f"SELECT {many} * COUNT(*) AS n FROM {plan.sources[name]} AS t" for name, many in used.items()]
