@@ -59,7 +59,7 @@ LINES = {
     "plots": 390,
     "points": 365,
     "problems": 3_110,
-    "relational": 3_449,
+    "relational": 3_447,
     "results": 583,
     "runtime": 1_381,
     "screening": 665,

@@ -190,7 +190,7 @@ class Join:
             edges = [(i, j, [names[i, j]]) for i, j in tree.outward]
             yield sql.Nodes(database.ask, {}, edges, [set(member) for member in tree.members], tree.label)
 
-    sign: Any = "sign"  # the sign of a row's label, in SQL of the columns of its node
+    _sign: Any = "sign"  # the sign of a row's label, in SQL of the columns of its node
 
     def values(self) -> list[list[str]]:
         """Write the features of each table in SQL of the columns of its node."""
@@ -207,11 +207,12 @@ class Join:
         return [block.matrix @ part for block, part in zip(self.blocks, self.split(beta), strict=True)]
 
     def totals(
-        self, values: list[list[str]], wanted: list[Any], given: Sequence[np.ndarray] = (), **how: Any
-    ) -> tuple[np.ndarray, ...]:
+        self, values: list[list[str]], wanted: list[Any], given: Sequence[np.ndarray] = (), by: str = "0",
+        scores: Sequence[str] | None = None,
+    ) -> tuple[np.ndarray, ...]:  # fmt: skip
         """Return signs or labels y, bins b, `(k,)`, and sums, `(k, len(wanted))`: see `tables.pushdown.totals`."""
         with self.nodes(given) as nodes:
-            y, b, *sums = (numbers(part, name) for name, part in sql.totals(nodes, values, wanted, **how).items())
+            y, b, *sums = (numbers(part, name) for name, part in sql.totals(nodes, values, wanted, by, scores).items())
         require(not np.isnan(y).any(), "tables have labels that they had not before: they changed between two queries.")
         return y, b, np.stack([b, *sums], axis=1)[:, 1:]
 
@@ -225,13 +226,10 @@ class Join:
         parts = [f"({part}) / {sql.double(width)}" if texts else f"z{t}" for t, part in enumerate(scores)]
         given = () if texts else [part / width for part in scores]
         wanted = [(), *singles(values)]
-        y, b, sums = self.totals(values, wanted, given, by=self.sign, scores=parts)
-        y, b, sums = (
-            part[(sums[:, 0] > 0) & (y == y)] for part in (y, b, sums)
-        )  # a row without weight may lack a number
+        y, b, sums = self.totals(values, wanted, given, self._sign, parts)
+        y, b, sums = (part[sums[:, 0] > 0] for part in (y, b, sums))  # a row without weight may lack a number
         if not np.isclose(now := sums[:, 0].sum(), float(self.size), 1e-6, 0):
-            told = f"tables make {now:.15g} rows, and made {self.size} before"
-            raise InputError(f"{told}: they changed between two queries.")
+            raise InputError(f"tables make {now:.15g} rows, and made {self.size} before: they changed meanwhile.")
         return y, width * b, sums[:, 0], sums[:, 1:]
 
     def largest(self) -> list[np.ndarray]:
@@ -374,7 +372,7 @@ class Streamed(Join):
             large = sql.nodes_of(self.plan._replace(database=database), self.schema.casts)
             yield (large if self.large else formed)._replace(factor=factor)
 
-    sign: Any = property(lambda self: self.of_label(self.tree.y))
+    _sign: Any = property(lambda self: self.of_label(self.tree.y))
 
     def of_label(self, numbers_of: np.ndarray) -> str:
         """Write the number of each label, `(k,)`, in SQL of the columns of its table: of very many itself."""
@@ -407,7 +405,7 @@ class Streamed(Join):
     def moments(self) -> Moments:
         values, hub, d, upper = self.values(), self.tree.label, self.d, np.triu_indices(self.d)
         one, t = singles(values), (hub, len(values[hub]))
-        values[hub].append(self.sign)
+        values[hub].append(self._sign)
         wanted = [(t,), *one, *((t, *part) for part in one), *((*one[a], *one[b]) for a, b in zip(*upper, strict=True))]
         parts = [wanted[at : at + SUMS_OF_A_QUERY] for at in range(0, len(wanted), SUMS_OF_A_QUERY)]
         found = np.concatenate([self.totals(values, part)[2][0] for part in parts]) / float(self.size)
