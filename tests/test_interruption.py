@@ -129,7 +129,8 @@ def test_ctrl_c_while_the_command_starts(tmp_path, seconds):
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 130 and time.time() - sent < LENIENT
-    assert error == "jaxsvm: error: interrupted before there was a result.\n" and not out
+    early = error == "jaxsvm: error: interrupted before there was a result.\n" and not out
+    assert early or (seconds == 3.0 and out.split()[:2] == ["command", "path"])  # by then there may be a result
 
 
 # --- the flag itself ---
