@@ -188,8 +188,9 @@ def test_an_estimators_solve_stops_between_pieces(monkeypatch, n):
     def pressed(*arguments):
         calls.append(threading.current_thread())
         if len(calls) == 1:
-            os.kill(os.getpid(), signal.SIGINT)  # the main thread handles it
-            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+        while Interruption.last == -math.inf:  # until the main thread has handled it
+            time.sleep(0.01)
         return solved(*arguments)
 
     monkeypatch.setattr(many, "_solved", pressed)
