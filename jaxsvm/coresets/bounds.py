@@ -53,13 +53,14 @@ def partition(
 
 def nearest(x: Float[Array, "n d"], side: Int[Array, " n"], at: Float[Array, "2 k d"]) -> Int[Array, " n"]:
     """Return the label of the nearest centre of each point's own class (0 or 1), `(n,)` int32."""
-    _, k, d = at.shape
-    products = product(x, at.reshape(2 * k, d).T)
-    distance = (at**2).sum(axis=2).reshape(1, 2 * k) - 2 * products
-    own = jnp.where((jnp.arange(2 * k) >= k)[None, :] == (side[:, None] == 1), distance, jnp.inf)
-    least = own.min(axis=1, keepdims=True)  # the index by equality: argmin is a scalar loop on CPUs
-    label = jnp.where(own == least, jnp.arange(2 * k, dtype=jnp.int32), 2 * k).min(axis=1)
-    return jnp.minimum(label, 2 * k - 1)
+    k, number = at.shape[1], jnp.arange(2 * at.shape[1], dtype=jnp.int32)
+    lengths, flat = (at**2).sum(axis=2).ravel(), at.reshape(2 * k, -1)
+
+    def label(point: tuple[Array, Array]) -> Array:
+        own = jnp.where((number >= k) == (point[1] == 1), lengths - 2 * product(flat, point[0]), jnp.inf)
+        return jnp.where(own == own.min(), number, 2 * k - 1).min()  # argmin is a scalar loop on CPUs
+
+    return lax.map(label, (x, side), batch_size=ROWS_AT_ONCE)
 
 
 def centres(
@@ -78,8 +79,7 @@ def centres(
         weight = u * distances
         spread = jnp.stack([jnp.where(side == s, weight, 0).sum() for s in (0, 1)])[side] > 0
         new = seeds_at(jax.random.fold_in(key, i), jnp.where(spread, weight, u))
-        distance = ((x - new[side]) ** 2).sum(axis=1)
-        return at.at[:, i].set(new), jnp.minimum(distances, distance)
+        return at.at[:, i].set(new), jnp.minimum(distances, ((x - new[side]) ** 2).sum(axis=1))
 
     empty = jnp.zeros((2, k, d), x.dtype)
     first = seeds_at(jax.random.fold_in(key, k), u)
@@ -89,8 +89,7 @@ def centres(
     def lloyd(_: Array, at: Array) -> Array:
         label = nearest(x, side, at)
         total = jax.ops.segment_sum(u, label, 2 * k)
-        sums = jax.ops.segment_sum(u[:, None] * x, label, 2 * k)
-        means = sums / jnp.where(total > 0, total, 1)[:, None]
+        means = jax.ops.segment_sum(u[:, None] * x, label, 2 * k) / jnp.where(total > 0, total, 1)[:, None]
         return jnp.where((total > 0)[:, None], means, at.reshape(2 * k, d)).reshape(2, k, d)
 
     return lax.fori_loop(0, LLOYD_STEPS, lloyd, seeds)
@@ -108,6 +107,7 @@ def cells(x: Array, y: Array, u: Array, label: Int[Array, " n"], most: int, w: F
     return Cells(label, total[label], jnp.linalg.norm(offset, axis=1), product(offset, w), (total > 0).sum())
 
 
+ROWS_AT_ONCE = 8192  # whose distances from all centres are held: bounds memory
 LLOYD_STEPS = 3  # of the centres, from k-means++ seeds
 FEW_CELLS, MANY_CELLS, MANY_POINTS = (1, 8, 16), (1, 8, 64), 2000  # the first below so many points
 BOUNDS = ("dir", "tight", "fixed", "printed")
