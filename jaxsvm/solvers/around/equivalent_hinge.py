@@ -104,13 +104,13 @@ class EquivalentHinge(HoldingWrapper[SlackProblem]):
         return State(self.solver.init(problem.hinge(C), key, a), search, point, products)
 
     def refresh(self, problem: SlackProblem, state: "State") -> "State":
-        """Recompute the state; once the hinge problem is solved, or its steps end in rounding, move to the next C."""
+        """Recompute the state; move to the next C once the hinge problem is certified, or its steps end in rounding."""
         solver, hinge, search = self.solver_at(state), problem.hinge(state.search.C), state.search
         inner = solver.refresh(hinge, state.inner)
         a, s = solver.dual_point(hinge, inner)
         solved = End(hinge.C, a, hinge.margins(a, s))
         rounding = 4 * jnp.finfo(search.C.dtype).eps * jnp.abs(inner.R)
-        ended = (solver.running_excess(hinge, inner) <= 1) | (search.before - rounding <= inner.R)
+        ended = (hinge.certificate(a, s).relative_gap <= solver.tol) | (search.before - rounding <= inner.R)
         following, expected = self._following(problem, search, solved)
         point = rounded(_best(problem, state, solved, expected), search.C.dtype)
         reached = point, problem.matvec(point)

@@ -107,12 +107,13 @@ class InteriorPoint(Solver[BoxForm]):
             a = rounded(problem.on_equality(_present(problem, jnp.clip(a, 0, problem.upper))), state.a.dtype)
             a = jnp.where(_nothing_to_lose(problem), 0, a)
             s = problem.matvec(a)
-            return a, s, problem.objective(a, s)
+            return a, s, jnp.where(ended, problem.certificate(a, s).relative_gap, problem.objective(a, s))
 
-        # As if each moved alone, which puts more of them there, unless that costs more than what all of them may.
-        a, s, R = lax.map(point, jnp.asarray([1, problem.n], problem.dtype))
-        best = jnp.argmin(R)
-        return state._replace(a=a[best], s=s[best], R=R[best])
+        # As if each moved alone, unless that costs more than what all may; once no step is left also none of them.
+        ended = jnp.isnan(state.left)
+        a, s, order = lax.map(point, jnp.asarray([1, problem.n, jnp.inf], problem.dtype))
+        best = jnp.argmin(order.at[2].add(jnp.where(ended, 0, jnp.inf)))
+        return state._replace(a=a[best], s=s[best], R=problem.objective(a[best], s[best]))
 
     def carries_weights(self, problem: BoxForm) -> bool:
         return few_features(problem) is not None
@@ -122,8 +123,8 @@ class InteriorPoint(Solver[BoxForm]):
         return v if problem.c is None else v[:-1]
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
-        """Return the relative gap by the products `a z` and `(U - a) w`, over `tol`."""
-        return state.left / self.tol
+        """Return the relative gap by the products `a z` and `(U - a) w`, over `tol`; 0 once no step is left."""
+        return jnp.where(jnp.isnan(state.left), 0, state.left / self.tol)
 
 
 class State(NamedTuple):
@@ -134,7 +135,7 @@ class State(NamedTuple):
     a: Float[Array, " n"]  # the last feasible point
     s: Float[Array, " n"]  # `Qa`
     R: Float[Array, ""]  # `-D(a)`
-    left: Float[Array, ""]  # the sum of the products over the objective
+    left: Float[Array, ""]  # the sum of the products over the objective; NaN once a step was rejected
     indefinite: Bool[Array, ""]  # never set: the diagonal hides a negative curvature
     counters: Counters  # steps and kernel evaluations
 
@@ -168,10 +169,10 @@ def first_iterate(problem: BoxForm) -> Iterate:
 
 
 def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
-    """Take a step; also return the sum of the products `a z` and `t w` after it, over the objective.
+    """Take a step; also return the sum of the products `a z` and `t w` after it, over the objective, or NaN.
 
-    A step is rejected if it is not finite, or if the products before it are mere rounding: a variable that has lost its
-    digits in the system would drive the iterate away again.
+    A step is rejected, with NaN, if it is not finite, or if the products before it are mere rounding: a variable that
+    has lost its digits in the system would drive the iterate away again.
     """
     present, q, system = problem.present, _present(problem, problem.q), barrier_system(problem)
     count = 2 * present.sum(dtype=x.a.dtype)
@@ -183,8 +184,8 @@ def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     sound = jnp.isfinite(jnp.stack(new[:4])).all() & jnp.isfinite(new.v).all()
     sound = sound & (count * mu > jnp.finfo(value.dtype).eps * value)
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
-    value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))
-    return x, count * mean_product(present, x) / jnp.maximum(value, jnp.finfo(value.dtype).tiny)
+    value = jnp.maximum(jnp.abs(_present(problem, x.a) @ ((m + step * dm) / 2 - q)), jnp.finfo(value.dtype).tiny)
+    return x, jnp.where(sound, count * mean_product(present, x) / value, jnp.nan)
 
 
 def stepped(
@@ -392,8 +393,7 @@ class FeatureSystem:
         rest = self.penalty * v + self.e
 
         def solve(r: Array) -> tuple[Array, Array, Array]:
-            right = self.transposed(r / D + a) - rest
-            dv = scale * factor.solve(scale * right)
+            dv = scale * factor.solve(scale * (self.transposed(r / D + a) - rest))
             dm = self.margins(a, dv)
             return (r - dm) / D, dv, dm
 
