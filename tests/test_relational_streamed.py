@@ -50,12 +50,15 @@ def test_sums_over_a_streamed_join_are_those_of_the_join_in_memory(monkeypatch, 
         for a, b, unit in zip(one.moments(), two.moments(), units, strict=True):
             np.testing.assert_allclose(b / unit, a / unit, rtol=1e-9, atol=2e-9)
         beta = rng.normal(size=one.d) / size.clip(1e-9) / one.d
-        losses = []
-        for join in (one, two):
+        losses, sums = [], []
+        for join, many in ((one, 0), (one, 128), (two, 128)):
+            monkeypatch.setattr("jaxsvm.relational.schema.join.MANY_LEVELS", many)
             y, z, weight, x = join.histogram(join.linear(beta), 0.1, features=True)
+            sums.append(x[np.lexsort((z, y))])
             np.testing.assert_allclose(weight @ z / one.size, one.means() @ beta, rtol=1e-6, atol=1e-9)
             np.testing.assert_allclose(x.sum(axis=0) / one.size / size, one.means() / size, rtol=1e-9, atol=2e-9)
             losses.append(weight @ np.maximum(1 - y * z, 0) / one.size)
+        np.testing.assert_allclose(sums[0], sums[1], rtol=1e-9, atol=1e-12 * one.size)  # levels in columns or in rows
         assert abs(losses[-1] - losses[-2]) <= len(held.names) * 0.1**2 / 8 + 1e-12
 
 

@@ -183,8 +183,7 @@ def _rows_for(join: Join, engine: Any, eps: float, method: str, tol: float, loss
     if loss != "hinge" and how not in ("auto", "formed", "grid"):
         raise InputError(f"engine is {engine!r}, which counts rows of hinges: {loss=} takes 'formed' or 'grid'.")
     if how in ("auto", "formed") and not streamed:
-        rows = all_formed(join, wanted=how == "formed")
-        if rows is not None:
+        if (rows := all_formed(join, wanted=how == "formed")) is not None:
             return rows, f"formed: the join has {many}, each kept with its features, exact"
         require(how != "formed", f"engine is 'formed': {many} do not fit; take 'auto'.")
         how = "merge" if loss == "hinge" and merged(join.tree, False) else "grid"

@@ -101,8 +101,7 @@ def design(join: Join, regression: bool = False) -> Design:
         InputError: On a join of more than `MOST_ROWS` merged rows, too many for vectors with an entry for each.
     """
     require_part("join", join, "aggregate", "a `relational.Join` is needed")
-    found = rows_of(join, MOST_ROWS)
-    if found is None:
+    if (found := rows_of(join, MOST_ROWS)) is None:
         raise InputError(f"join has {float(join.size):.3g} rows, too many for vectors of them; take relational.fit.")
     label = found.place[join.tree.label]
     return dataclasses.replace(found, y=join.targets[label], classes=None) if regression else found
@@ -334,8 +333,7 @@ def load(path: str | os.PathLike[str]) -> Scorer:
             found = json.load(file)
         require(found.pop("format") == FORMAT, f"its format is not {FORMAT}")
         terms, schema, classes = [Term(**term) for term in found["terms"]], Schema(**found["schema"]), found["classes"]
-        intercept = found["intercept"]
-        intercept = np.array(intercept, float) if isinstance(intercept, list) else float(intercept)
+        intercept = np.array(given, float) if isinstance(given := found["intercept"], list) else float(given)
         require(len(classes) in (0, max(np.size(intercept), 2)), f"it has {len(classes)} classes")
         return Scorer(terms, intercept, np.array(classes, object if len(set(map(type, classes))) > 1 else None), schema)
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:

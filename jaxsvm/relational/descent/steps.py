@@ -105,12 +105,10 @@ def solved_densely(H: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def all_formed(join: Any, wanted: bool) -> Formed | None:
     """Return all rows of a join with their features if they fit in memory and are few, or are wanted; else None."""
-    tables = sum(len(block.X) for block in join.blocks)
-    few = max(MEASURED.formed_rows, MEASURED.formed_ratio * tables)
-    most = MEASURED.auto_rows if wanted else min(MEASURED.auto_rows, few)
-    most = min(most, (memory() or np.inf) / 4 / (16 * max(join.entries, 1)))  # a quarter of it, 16 bytes an entry
-    found = rows_of(join, most)
-    return None if found is None else _formed(found)
+    ratio = MEASURED.formed_ratio * sum(len(block.X) for block in join.blocks)
+    few = np.inf if wanted else max(MEASURED.formed_rows, ratio)
+    room = (memory() or np.inf) / 4 / (16 * max(join.entries, 1))  # a quarter of it, 16 bytes an entry
+    return None if (found := rows_of(join, min(MEASURED.auto_rows, few, room))) is None else _formed(found)
 
 
 def _formed(rows: Design) -> Formed:

@@ -95,10 +95,7 @@ class SketchEngine(Engine):
         for i, j in tree.directed:
             others = product(i, tuple(k for k in self.near[i] if k != j))
             steps.append(Step(f"{i}>{j}", i, j, (others,)))
-        through = []
-        for i in range(tree.m):
-            near = self.near[i]
-            through.append((product(i, tuple(near[:-1])), f"{near[-1]}>{i}" if near else ""))
+        through = [(product(i, tuple(near[:-1])), f"{near[-1]}>{i}" if near else "") for i, near in self.near.items()]
         return steps, products, through
 
     def _id(self, i: int, name: str, near: list[int]) -> np.ndarray:
@@ -186,8 +183,7 @@ class SketchEngine(Engine):
 
 def _ranks(last: np.ndarray, total: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the mass of each cell of each sketch, and the rank of its representative, `(G, K)` each."""
-    high = np.minimum(last, total[:, None])
-    first = np.append(0, last[:-1]) + 1
+    high, first = np.minimum(last, total[:, None]), np.append(0, last[:-1]) + 1
     mass = np.maximum(high - first + 1, 0)
     rank = {"lower": high, "upper": first, "mid": (first + high + np.arange(len(last)) % 2) // 2}[mode]
     return mass, np.minimum(rank, high) * (1 - 1e-12)  # masses beyond 2^53 are rounded
@@ -209,8 +205,7 @@ def sums_at_ranks(
     order = np.argsort(value, axis=1) + points * rows
     running = np.cumsum(weight.ravel()[order], axis=1)
     below = np.searchsorted(keyed(rows, running).ravel(), keyed(rows, rank)) - points * rows
-    place = np.minimum(below, points - 1)
-    return value.ravel()[np.take_along_axis(order, place, axis=1)]
+    return value.ravel()[np.take_along_axis(order, np.minimum(below, points - 1), axis=1)]
 
 
 def far_sums(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -193,13 +192,12 @@ class Join:
     _sign: Any = "sign"  # the sign of a row's label, in SQL of the columns of its node
 
     def values(self) -> list[list[str]]:
-        """Write the features of each table in SQL of the columns of its node."""
+        """Write the features of each table in SQL of the columns of its node, of many levels none."""
         out = []
         for t, block in enumerate(self.blocks):
-            code = itertools.count()
-            each = [(k, next(code)) for k, levels in enumerate(block.categories.values()) for _ in levels]
-            levels = [f"(CASE WHEN c{t}_{k} = {place} THEN 1e0 ELSE 0e0 END)" for k, place in each]
-            out.append([f"x{t}_{k}" for k in range(len(block.names))] + levels)
+            whose = [k for k, levels in enumerate(block.categories.values()) for _ in levels]
+            levels = [f"(CASE WHEN c{t}_{k} = {code} THEN 1e0 ELSE 0e0 END)" for code, k in enumerate(whose)]
+            out.append([f"x{t}_{k}" for k in range(len(block.names))] + levels * (len(levels) <= MANY_LEVELS))
         return out
 
     def linear(self, beta: np.ndarray) -> list[Any]:
@@ -208,10 +206,11 @@ class Join:
 
     def totals(
         self, values: list[list[str]], wanted: list[Any], given: Sequence[np.ndarray] = (), by: str = "0",
-        scores: Sequence[str] | None = None,
+        scores: Sequence[str] | None = None, table: int = -1,
     ) -> tuple[np.ndarray, ...]:  # fmt: skip
         """Return signs or labels y, bins b, `(k,)`, and sums, `(k, len(wanted))`: see `tables.pushdown.totals`."""
-        with self.nodes(given) as nodes:
+        with self.nodes(given) as known:
+            nodes = known._replace(hub=next((i for i, of in enumerate(known.members) if table in of), known.hub))
             y, b, *sums = (numbers(part, name) for name, part in sql.totals(nodes, values, wanted, by, scores).items())
         require(not np.isnan(y).any(), "tables have labels that they had not before: they changed between two queries.")
         return y, b, np.stack([b, *sums], axis=1)[:, 1:]
@@ -225,12 +224,27 @@ class Join:
         values = self.values() if features else [[] for _ in scores]
         parts = [f"({part}) / {sql.double(width)}" if texts else f"z{t}" for t, part in enumerate(scores)]
         given = () if texts else [part / width for part in scores]
-        wanted = [(), *singles(values)]
-        y, b, sums = self.totals(values, wanted, given, self._sign, parts)
+        y, b, sums = self.totals(values, [(), *singles(values)], given, self._sign, parts)
+        X = np.split(sums[:, 1:], np.cumsum([len(part) for part in values])[:-1], axis=1)
+        for t, block in enumerate(self.blocks if features and not texts else ()):
+            if (levels := block.d - X[t].shape[1]) > 0:
+                X[t] = np.append(X[t], self._by_level(t, levels, b + 1j * y, given, parts), axis=1)
+        sums = np.concatenate([sums[:, :1], *X], axis=1)
         y, b, sums = (part[sums[:, 0] > 0] for part in (y, b, sums))  # a row without weight may lack a number
         if not np.isclose(now := sums[:, 0].sum(), float(self.size), 1e-6, 0):
             raise InputError(f"tables make {now:.15g} rows, and made {self.size} before: they changed meanwhile.")
         return y, width * b, sums[:, 0], sums[:, 1:]
+
+    def _by_level(self, t: int, levels: int, bins: np.ndarray, *of: Any) -> np.ndarray:
+        """Sum over the rows of each level of a table in each bin, with its table as the hub: a level has few bins."""
+        (given, parts), signs, order = of, [[] for _ in self.blocks], np.argsort(bins)
+        signs[self.tree.label] = [f"(CASE WHEN {self._sign} {side} 0 THEN 1e0 ELSE 0e0 END)" for side in "<>"]
+        codes = f"UNNEST([{', '.join(f'c{t}_{k}' for k in range(self.blocks[t].codes.shape[1]))}])"
+        code, b, sums = self.totals(signs, singles(signs), given, codes, parts, t)
+        (row, side), found = np.nonzero(sums), np.zeros((len(bins), levels))
+        place = order[np.searchsorted(bins[order], b[row] + 1j * (2 * side - 1))]
+        found[place, code[row].astype(int)] = sums[row, side]
+        return found
 
     def largest(self) -> list[np.ndarray]:
         """Return the largest absolute values of the numbers of each table among rows that join."""
@@ -278,8 +292,7 @@ class Join:
 
         def through(i: int, factor: np.ndarray) -> np.ndarray:
             """Return the means of all features times a factor of the rows of one table, `(d,)`."""
-            factors = [w * factor if j == i else w for j, w in enumerate(tree.weight)]
-            return self.transposed(counting.marginals(tree, factors)) / N
+            return self.transposed(self.weighted(i, factor).counts()) / N
 
         units = [(i, block.matrix @ unit) for i, block in enumerate(self.blocks) for unit in np.eye(block.d)]
         second = np.reshape([through(i, column) for i, column in units], (self.d, self.d))
@@ -326,6 +339,7 @@ FORMS: dict[str, tuple[Callable[[Any], Any], str]] = {
 """Functions of features, and the same in SQL."""
 LARGE, MOST_TIMES = 1 << 25, 10  # used values of a table that is streamed unasked; rows formed, for each of its own
 MOST_FEATURES, MOST_CLASSES = 500, 1000  # of a streamed join
+MANY_LEVELS = 128  # of the categories of a table in memory, above which they are summed by rows, not in columns
 SUMS_OF_A_QUERY = 1000  # PostgreSQL returns 1664 columns at most
 
 

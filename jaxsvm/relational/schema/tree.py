@@ -90,15 +90,12 @@ class Tree:
 
     def contract(self, i: int, j: int) -> "Tree":
         """Return the tree with the neighbours i and j joined to one node, in i's place."""
-        mine, theirs = self.partners(i, j, np.arange(len(self.weight[i])))
+        moved = dict(zip((i, j), self.partners(i, j, np.arange(len(self.weight[i]))), strict=True))
         rename = {old: old - (old > j) for old in range(self.m)} | {j: i - (i > j)}
         weights = [weight for old, weight in enumerate(self.weight) if old != j]
-        weights[rename[i]] = self.weight[i][mine] * self.weight[j][theirs]
+        weights[rename[i]] = self.weight[i][moved[i]] * self.weight[j][moved[j]]
         members = [member for old, member in enumerate(self.members) if old != j]
-        members[rename[i]] = {t: rows[mine] for t, rows in self.members[i].items()} | {
-            t: rows[theirs] for t, rows in self.members[j].items()
-        }
-        moved = {i: mine, j: theirs}
+        members[rename[i]] = {t: rows[at] for old, at in moved.items() for t, rows in self.members[old].items()}
         kids, counts = {}, {}
         for (a, b), ids in self.kid.items():
             if {a, b} != {i, j}:
@@ -167,8 +164,7 @@ def drawn(tree: Tree, n: int, rng: np.random.Generator) -> list[np.ndarray]:
     tree, at = tree.simplified, {}
     sent = messages(tree, tree.weight)
     through = np.cumsum(multiplied(tree, sent, tree.label, tree.weight[tree.label]))
-    place = np.searchsorted(through, rng.random(n) * through[-1], side="right")
-    at[tree.label] = np.minimum(place, len(through) - 1)
+    at[tree.label] = np.minimum(np.searchsorted(through, rng.random(n) * through[-1], side="right"), len(through) - 1)
     for i, j in tree.outward:
         order, start = tree.groups[j, i]
         # Shares within each key: sums of large weights would lose the digits of small keys.
@@ -176,8 +172,7 @@ def drawn(tree: Tree, n: int, rng: np.random.Generator) -> list[np.ndarray]:
         total, key = np.append(0.0, np.cumsum(share[order])), tree.kid[i, j][at[i]]
         low, high = start[key], start[key + 1]
         wanted = total[low] + rng.random(n) * (total[high] - total[low])
-        place = np.searchsorted(total, wanted, side="right") - 1
-        at[j] = order[np.clip(place, low, high - 1)]
+        at[j] = order[np.clip(np.searchsorted(total, wanted, side="right") - 1, low, high - 1)]
     rows = {t: index[at[node]] for node in at for t, index in tree.members[node].items()}
     return [rows[t] for t in sorted(rows)]
 

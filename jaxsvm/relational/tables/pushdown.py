@@ -350,9 +350,10 @@ def totals(
     def named(of: set[int]) -> dict[Product, str]:
         return {part: f"s{k}" for k, part in enumerate(dict.fromkeys(_part(product, of) for product in wanted))}
 
-    def send(i: int, above: list[str], y: str) -> set[int]:
+    def send(i: int, above: list[str], y: str, before: int = -1) -> set[int]:
         """Write the message `m{i}` to the node before, by their keys; return the tables whose rows it sums."""
-        beyond, done = [(j, ends) for at, j, ends in nodes.edges if at == i], set(nodes.members[i])
+        near = [(a + b - i, ends) for a, b, ends in nodes.edges if i in (a, b)]
+        beyond, done = [(j, ends) for j, ends in near if j != before], set(nodes.members[i])
         rows, z = f"base{i}", " + ".join(scores[t] for t in nodes.members[i]) if scores else "0e0"
         if i in nodes.optional:
             rows = f"(SELECT * FROM base{i} UNION ALL {_absent(f'base{i}')})"
@@ -364,7 +365,7 @@ def totals(
         sums = {s: " * ".join(["m", *(values[t][k] for t, k in part)]) for part, s in named(done).items()}
         query = _summed(keys, "b", sums, f"({rows}) AS a", bool(scores) or not beyond)
         for at, (j, ends) in enumerate(beyond):
-            those, theirs, how = send(j, ends, ""), "m.{0}", "LEFT JOIN" if j in nodes.optional else "JOIN"
+            those, theirs, how = send(j, ends, "", i), "m.{0}", "LEFT JOIN" if j in nodes.optional else "JOIN"
             met = " AND ".join(f"a.{key} = m.{key}" for key in ends) or "TRUE"
             rows = f"({query}) AS a {how} m{j} AS m ON {met}"
             if j in nodes.optional:
