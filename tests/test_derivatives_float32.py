@@ -64,9 +64,9 @@ def assert_close(found, case, tolerances):
     assert (error <= tolerances).all(), error
 
 
-# Of held-out values: a cotangent of the points is a sum of numbers of the size of C, each rounded. Of margins: those
+# Of held-out values: a cotangent of the points is a sum of 180 numbers of about C, each rounded. Of margins: those
 # of a fit that stalls are off by themselves; and the entries of a stored kernel matrix are rounded.
-CLOSE = {1.0: (1e-4, 1e-5, 1e-5, 1e-5), 1e3: (2e-3, 1e-4, 2e-4, 3e-4), 1e5: (6e-2, 3e-4, 3e-2, 5e-4)}
+CLOSE = {1.0: (1e-4, 1e-5, 1e-5, 1e-5), 1e3: (2e-3, 1e-4, 2e-4, 3e-4), 1e5: (1e-1, 3e-4, 3e-2, 5e-4)}
 ALWAYS = [("hinge", "linear", "regularized")]
 """One compiles for half a minute; those of the squared hinge in float32 have a default test in test_implicit.py."""
 KINDS = [(loss, kernel, bias) for loss in ("hinge", "squared hinge") for kernel in ("linear", "rbf")
