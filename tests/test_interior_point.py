@@ -83,6 +83,25 @@ def test_all_hard_cases(case, bias):
     assert primal >= dual
 
 
+@pytest.mark.parametrize("of", ["features", "matrix"])
+def test_once_no_step_is_left_the_inner_point_is_stated_if_it_alone_is_certified(of):
+    """By its own w: that of the features' weights is more exact, and a smaller gap alone may be that of a worse a."""
+    x = np.random.default_rng(10).normal(size=(24, 3))
+    y, gram = np.where(x[:, 0] > 0, 1.0, -1.0), jaxsvm.gram(Linear(), x)
+    problem = hinge_problem(gram if of == "features" else jaxsvm.gram(Precomputed(), x @ x.T), y, 1e8)
+    solver, stated = InteriorPoint(tol=1e-3), 0
+    state, step, refresh = solver.init(problem), jax.jit(solver.step), jax.jit(solver.refresh)
+    for _ in range(30):
+        state = step(problem, state)
+        moved, last = (refresh(problem, state._replace(left=jnp.array(left))) for left in (1.0, np.nan))
+        before, gap = (float(problem.certificate(found.a, found.s).relative_gap) for found in (moved, last))
+        if before > 1e-3 >= gap and of == "matrix":
+            stated += 1
+        else:
+            np.testing.assert_array_equal(last.a, moved.a)
+    assert stated > 0 or of == "features"
+
+
 @pytest.mark.parametrize("bias", ["free", pytest.param("regularized", marks=pytest.mark.slow)])
 def test_smo_earns_a_polish(bias):
     """On the host. A compiled fit has no second solver: it says that its steps were not enough."""

@@ -101,19 +101,19 @@ class InteriorPoint(Solver[BoxForm]):
 
         # Variables go to a bound where that costs no more than the products: moves d change the objective by
         # `z'd + d'Qd / 2`, and `d'Qd <= moving sum_i Q_ii d_i^2` if so many variables move.
-        def point(moving: Array) -> tuple[Array, Array, Array]:
+        def point(moving: Array) -> tuple[Array, ...]:
             stiffness = moving * jnp.abs(problem.diagonal)
             a = jnp.where(stiffness * x.t <= x.w, problem.upper, jnp.where(stiffness * x.a <= x.z, 0, x.a))
             a = rounded(problem.on_equality(_present(problem, jnp.clip(a, 0, problem.upper))), state.a.dtype)
             a = jnp.where(_nothing_to_lose(problem), 0, a)
             s = problem.matvec(a)
-            return a, s, jnp.where(ended, problem.certificate(a, s).relative_gap, problem.objective(a, s))
+            return a, s, problem.objective(a, s), problem.certificate(a, s).relative_gap
 
-        # As if each moved alone, unless that costs more than what all may; once no step is left also none of them.
-        ended = jnp.isnan(state.left)
-        a, s, order = lax.map(point, jnp.asarray([1, problem.n, jnp.inf], problem.dtype))
-        best = jnp.argmin(order.at[2].add(jnp.where(ended, 0, jnp.inf)))
-        return state._replace(a=a[best], s=s[best], R=problem.objective(a[best], s[best]))
+        # As if each moved alone, unless that costs more than what all may; at the end none, if that alone is certified.
+        a, s, R, gap = lax.map(point, jnp.asarray([1, problem.n, jnp.inf], problem.dtype))
+        best, ended = jnp.argmin(R[:2]), jnp.isnan(state.left) & (not self.carries_weights(problem))
+        best = jnp.where(ended & (gap[2] <= self.tol) & (gap[best] > self.tol), 2, best)
+        return state._replace(a=a[best], s=s[best], R=R[best])
 
     def carries_weights(self, problem: BoxForm) -> bool:
         return few_features(problem) is not None
