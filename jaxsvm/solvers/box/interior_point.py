@@ -101,18 +101,17 @@ class InteriorPoint(Solver[BoxForm]):
 
         # Variables go to a bound where that costs no more than the products: moves d change the objective by
         # `z'd + d'Qd / 2`, and `d'Qd <= moving sum_i Q_ii d_i^2` if so many variables move.
-        def point(moving: Array) -> tuple[Array, ...]:
+        def point(moving: Array) -> tuple[Array, Array, Array]:
             stiffness = moving * jnp.abs(problem.diagonal)
             a = jnp.where(stiffness * x.t <= x.w, problem.upper, jnp.where(stiffness * x.a <= x.z, 0, x.a))
             a = rounded(problem.on_equality(_present(problem, jnp.clip(a, 0, problem.upper))), state.a.dtype)
             a = jnp.where(_nothing_to_lose(problem), 0, a)
             s = problem.matvec(a)
-            return a, s, problem.objective(a, s), problem.certificate(a, s).relative_gap
+            return a, s, problem.objective(a, s)
 
-        # As if each moved alone, unless that costs more than what all may; at the end none, if that alone is certified.
-        a, s, R, gap = lax.map(point, jnp.asarray([1, problem.n, jnp.inf], problem.dtype))
-        best, ended = jnp.argmin(R[:2]), jnp.isnan(state.left) & (not self.carries_weights(problem))
-        best = jnp.where(ended & (gap[2] <= self.tol) & (gap[best] > self.tol), 2, best)
+        # As if each moved alone, which puts more of them there, unless that costs more than what all of them may.
+        a, s, R = lax.map(point, jnp.asarray([1, problem.n], problem.dtype))
+        best = jnp.argmin(R)
         return state._replace(a=a[best], s=s[best], R=R[best])
 
     def carries_weights(self, problem: BoxForm) -> bool:
@@ -123,8 +122,8 @@ class InteriorPoint(Solver[BoxForm]):
         return v if problem.c is None else v[:-1]
 
     def running_excess(self, problem: BoxForm, state: "State") -> Float[Array, ""]:
-        """Return the relative gap by the products `a z` and `(U - a) w`, over `tol`; 0 once no step is left."""
-        return jnp.where(jnp.isnan(state.left), 0, state.left / self.tol)
+        """Return the relative gap by the products `a z` and `(U - a) w`, over `tol`."""
+        return state.left / self.tol
 
 
 class State(NamedTuple):
@@ -135,7 +134,7 @@ class State(NamedTuple):
     a: Float[Array, " n"]  # the last feasible point
     s: Float[Array, " n"]  # `Qa`
     R: Float[Array, ""]  # `-D(a)`
-    left: Float[Array, ""]  # the sum of the products over the objective; NaN once a step was rejected
+    left: Float[Array, ""]  # the sum of the products over the objective
     indefinite: Bool[Array, ""]  # never set: the diagonal hides a negative curvature
     counters: Counters  # steps and kernel evaluations
 
@@ -169,10 +168,10 @@ def first_iterate(problem: BoxForm) -> Iterate:
 
 
 def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
-    """Take a step; also return the sum of the products `a z` and `t w` after it, over the objective, or NaN.
+    """Take a step; also return the sum of the products `a z` and `t w` after it, over the objective.
 
-    A step is rejected, with NaN, if it is not finite, or if the products before it are mere rounding: a variable that
-    has lost its digits in the system would drive the iterate away again.
+    A step is rejected if it is not finite, or if the products before it are mere rounding: a variable that has lost its
+    digits in the system would drive the iterate away again.
     """
     present, q, system = problem.present, _present(problem, problem.q), barrier_system(problem)
     count = 2 * present.sum(dtype=x.a.dtype)
@@ -184,8 +183,8 @@ def advance(problem: BoxForm, x: Iterate) -> tuple[Iterate, Float[Array, ""]]:
     sound = jnp.isfinite(jnp.stack(new[:4])).all() & jnp.isfinite(new.v).all()
     sound = sound & (count * mu > jnp.finfo(value.dtype).eps * value)
     x = jax.tree.map(lambda fresh, old: jnp.where(sound, fresh, old), new, x)
-    value = jnp.maximum(jnp.abs(_present(problem, x.a) @ ((m + step * dm) / 2 - q)), jnp.finfo(value.dtype).tiny)
-    return x, jnp.where(sound, count * mean_product(present, x) / value, jnp.nan)
+    value = jnp.abs(_present(problem, x.a) @ ((m + jnp.where(sound, step, 0) * dm) / 2 - q))
+    return x, count * mean_product(present, x) / jnp.maximum(value, jnp.finfo(value.dtype).tiny)
 
 
 def stepped(
