@@ -1,7 +1,8 @@
 """A process to be interrupted: `python interrupted.py KIND` runs one kind of long call again and again.
 
 It warms up, so that no compilation is measured, says `ready SECONDS` (how long the call takes), and then, for each line
-on stdin, begins the call (`begin`), and says how it ended: a line of JSON. Nothing in it knows when the signal comes.
+on stdin, begins the call (`begin`), and says when and how it ended: a line of JSON. Nothing in it knows when the signal
+comes. A kind makes the call before its first `yield`; then it judges the answer, in seconds that are not the call's.
 """
 
 import json
@@ -55,15 +56,17 @@ def one_fit(solver, make):
     fit = jaxsvm.fit(
         problem, solver, callback=lambda fit: seen.append(float(fit.certificate.relative_gap)), max_seconds=4
     )
+    yield
     assert float(fit.certificate.relative_gap) <= min(seen, default=np.inf)
-    return judged([fit], [problem], float(solver.tol))
+    yield judged([fit], [problem], float(solver.tol))
 
 
 def path(make=jaxsvm.svm_problem, **options):
     found = []
     tol = float(options["solver"].tol) if "solver" in options else options["tol"]
     fits = jaxsvm.solve_path(make(GRAM, Y), CS, callback=lambda *pair: found.append(pair), **options)
-    return judged(fits, [make(GRAM, Y, C) for C in CS], tol, found)
+    yield
+    yield judged(fits, [make(GRAM, Y, C) for C in CS], tol, found)
 
 
 def refined():
@@ -79,19 +82,21 @@ def refined():
         fits = jaxsvm.solve_path(jaxsvm.svm_problem(GRAM, Y), CS, tol=1e-9)
     finally:
         coarse_to_fine._certified = certified
+    yield
     assert np.isfinite(fits.certificate.relative_gap).sum() == reached[0]
-    return judged(fits, [jaxsvm.svm_problem(GRAM, Y, C) for C in CS], 1e-9)
+    yield judged(fits, [jaxsvm.svm_problem(GRAM, Y, C) for C in CS], 1e-9)
 
 
 def folds(make):
     result = jaxsvm.cross_validate(make(GRAM, Y), CS, 3, tol=1e-8)
+    yield
     ended = np.asarray(result.status.code) != int(jaxsvm.Status.INTERRUPTED)
     reached = np.isfinite(result.certificate.relative_gap) & ended  # what a signal ended is certified, but not scored
     np.testing.assert_array_equal(np.isfinite(result.scores), reached)
     whole = reached[result.counted].all(axis=0)
     np.testing.assert_array_equal(np.isfinite(result.mean), whole)
     assert result.C in result.Cs[whole] if whole.any() else np.isnan(result.C)
-    return [str(name) for name in np.ravel(result.status.name)]
+    yield [str(name) for name in np.ravel(result.status.name)]
 
 
 def tuned():
@@ -106,9 +111,10 @@ def tuned():
         RBF(np.full(3, 0.2)), X, Y, 10.0, folds=[(range(half), range(half, N))], steps=10**5, patience=10**5,
         solver=FrankWolfe(tol=1e-6), callback=callback,
     )  # fmt: skip
+    yield
     assert len(found.history) - len(records) in (0, 1)
     assert found.loss == min(record.loss for record in found.history if record.status == jaxsvm.Status.CONVERGED)
-    return [str(found.fit.status.name), found.stopped]
+    yield [str(found.fit.status.name), found.stopped]
 
 
 KINDS = {
@@ -130,22 +136,24 @@ def say(*words):
 def main():
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     warnings.simplefilter("ignore")
-    call = KINDS[sys.argv[1]]
+    kind = KINDS[sys.argv[1]]
     for _ in range(2):  # the second time nothing is compiled
         started = time.monotonic()
-        call()
-    say("ready", time.monotonic() - started)
-    while True:
-        late = False
+        next(call := kind())
+        seconds = time.monotonic() - started
+        next(call)
+    say("ready", seconds)
+    while sys.stdin.readline():
+        Interruption.last = -math.inf  # every trial is the first
         try:
-            if not sys.stdin.readline():
-                return
-            Interruption.last = -math.inf  # every trial is the first
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             say("begin")
-            outcome = call()
-        except KeyboardInterrupt:
-            outcome, late = None, True  # before or after the call; or the call had nothing to return
-        say(json.dumps({"ended": time.time(), "outcome": outcome, "raised": late}))
+            next(call := kind())
+            ended = time.time()
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes now comes too late
+        except KeyboardInterrupt:  # the call had nothing to return
+            call, ended = iter([None]), time.time()
+        say(json.dumps({"ended": ended, "outcome": next(call)}))
 
 
 if __name__ == "__main__":
