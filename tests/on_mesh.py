@@ -108,7 +108,9 @@ def rows(cases: dict[str, tuple[Any, Any]] = SOLVERS) -> None:
 
 def more_rows() -> None:
     rows(OTHERS | MORE)
-    problem = jaxsvm.shard_rows(hinge(), mesh())
+
+
+def rows_in_jit() -> None:
     for name, (make, solver) in (SOLVERS | OTHERS | MORE).items():
         problem = make()
         fitted = jax.jit(partial(jaxsvm.fit, solver=solver))(jaxsvm.shard_rows(problem, mesh()))

@@ -28,11 +28,14 @@ def begun(*arguments: str, devices: int) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     "name",
     ["rows", "entries", "steps", pytest.param("values", marks=pytest.mark.thorough)]
-    + [pytest.param(name, marks=pytest.mark.slow) for name in ("lanes", "more_rows")],
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("lanes", "more_rows", "rows_in_jit")],
 )
 def test_on_eight_devices(name):
     process = begun(name, devices=8)
-    output, errors = process.communicate(timeout=900)
+    try:
+        output, errors = process.communicate(timeout=900)
+    finally:
+        process.kill()
     assert process.returncode == 0 and "fine" in output, errors[-3000:]
 
 
