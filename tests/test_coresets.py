@@ -11,7 +11,7 @@ from oracle_hinge import hinge_solution, sensitivities
 import jaxsvm
 from jaxsvm import coresets
 from jaxsvm.coresets.bounds import cells, gammas, partition
-from jaxsvm.coresets.construction import _construct
+from jaxsvm.coresets.construction import _drawn, _propose
 from jaxsvm.coresets.pilot import solve
 from jaxsvm.coresets.sampling import calibrated, hinges, inclusion, independent, objectives, systematic
 from jaxsvm.coresets.summary import solution
@@ -430,11 +430,13 @@ def test_one_program_serves_all_sizes_of_a_class():
     """Each new n or m took fifteen seconds of compilation; folds and sweeps over m met one at each call."""
     x, y, u = problem(21, n=300, d=2)
     first = coresets.coreset(x, y, 1.0, 50, 0)
-    programs = _construct._cache_size()
+    programs = _propose._cache_size(), _drawn._cache_size()
     for n, m in ((299, 50), (300, 49), (290, 64)):
         small = coresets.coreset(x[:n], y[:n], 1.0, m, 0)
         assert len(small) == m and small.info["index"].max() < n
-    assert _construct._cache_size() == programs
+    assert (_propose._cache_size(), _drawn._cache_size()) == programs
+    coresets.coreset(x, y, 1.0, 150, 0)
+    assert _propose._cache_size() == programs[0]  # probabilities do not depend on m
     absent = [np.concatenate([part, 0 * part[:7]]) for part in (x, y, u)]
     absent[1][-7:] = 1
     same = coresets.coreset(absent[0], absent[1], 1.0, 50, 0, absent[2])

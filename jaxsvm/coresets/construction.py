@@ -199,29 +199,28 @@ def node_plan(C: float, m: int, sampler: str, bound: str, clusters: Any) -> Plan
 
 def constructed(
     key: Array, x: np.ndarray, y: np.ndarray, u: np.ndarray, C: float, plan: Plan, floor: float = 0.0
-) -> Any:
-    """Run `construct` on the host, with absent points and empty slots: a program serves all sizes of a class."""
-    require_costs(C, u)
-    slots = plan._replace(m=room_for(plan.m))
-    return jax.device_get(_construct(key, *padded(x, y, u), float(C), plan.m, slots, float(floor)))
-
-
-def construct(key: Array, x: Array, y: Array, u: Array, C: Any, m: Any, plan: Plan, floor: Any = 0.0) -> Drawn:
-    """Run Algorithm 1 for m points in the plan's slots; pure.
+) -> Drawn:
+    """Run Algorithm 1 on the host, with absent points and empty slots: two programs serve all sizes of a class.
 
     A part with the share rho of the regulariser passes C / rho, and its `floor` is that of `gammas`.
     """
-    keys = jax.random.split(key, 2)
-    proposal = propose(keys[0], x, y, u, C, plan, floor)
+    require_costs(C, u)
+    keys, data = jax.random.split(key), (*padded(x, y, u), float(C))
+    proposal = _propose(keys[0], *data, plan._replace(m=0, choose=False), float(floor))  # for any number of points
+    return jax.device_get(_drawn(keys[1], proposal, *data, plan.m, plan._replace(m=room_for(plan.m))))
+
+
+def drawn(key: Array, proposal: Proposal, x: Array, y: Array, u: Array, C: Any, m: Any, plan: Plan) -> Drawn:
+    """Draw m points by their proposal, in the plan's slots; pure."""
     if plan.choose:
-        drawn = choose(keys[1], proposal, x, y, u, C, m, plan)
+        points = choose(key, proposal, x, y, u, C, m, plan)
     else:
-        drawn = (*draw(keys[1], proposal, x, y, u, m, plan), jnp.zeros((), u.dtype))
-    return Drawn(*drawn, proposal.total, proposal.cells, proposal.pilot._replace(a=jnp.zeros(0)))
+        points = (*draw(key, proposal, x, y, u, m, plan), jnp.zeros((), u.dtype))
+    return Drawn(*points, proposal.total, proposal.cells, proposal.pilot._replace(a=jnp.zeros(0)))
 
 
 def propose(key: Array, x: Array, y: Array, u: Array, C: Any, plan: Plan, floor: Any = 0.0) -> Proposal:
-    """Solve the pilot and compute the probabilities; arguments as in `construct`."""
+    """Solve the pilot and compute the probabilities; pure."""
     tiny = jnp.finfo(u.dtype).tiny
     origin = precision.matmul(u, x) / jnp.maximum(u.sum(), tiny)
     x = x - origin[None, :]
@@ -298,4 +297,4 @@ def choose(
     return index, weight, change, share
 
 
-_construct = Program(construct, static=("plan",))
+_propose, _drawn = (Program(part, static=("plan",)) for part in (propose, drawn))

@@ -48,8 +48,7 @@ ENCODE = (
 )
 
 
-BYTES_PER_PIECE = 1 << 22
-"""Pieces in which text is read, so that memory does not depend on its length; not measured."""
+BYTES_PER_PIECE = 1 << 22  # in which text is read, so that memory does not depend on its length; not measured
 
 
 @contextlib.contextmanager
@@ -257,6 +256,7 @@ def _fields(
                 reader.ConvertOptions(column_types=types),
             )  # fmt: skip
             yield from (batch.columns for batch in batches)
+            arrow.default_memory_pool().release_unused()  # blocks read ahead, 32 at most
     except DataError:
         if not bad:
             raise

@@ -2,9 +2,8 @@
 
 Linux grants a process 65,530 memory maps, and XLA crashes without a message when one more is refused. A compiled
 program holds about 80 of them, and JAX keeps programs for good. Host drivers therefore run inside `running()`: when the
-outermost driver ends and this library has more than `PROGRAMS_KEPT` programs, all of them are cleared (the
-user's own stay). Shapes still in use are compiled once more. Sizes are padded to a few classes, so most processes never
-get there.
+outermost driver ends and this library has more than `PROGRAMS_KEPT` programs, all of them are cleared (the user's own
+stay), and shapes still in use are compiled or loaded once more. Most processes never get there.
 
 When a driver meets shapes for the first time, its programs are compiled in parallel: XLA compiles on one core and
 releases Python's lock meanwhile. A `Program` is compiled for a CPU in half of the time.
@@ -30,14 +29,12 @@ from jaxsvm.runtime.arrays import is_tracing
 from jaxsvm.runtime.executables import store
 
 PROGRAMS_KEPT = 160
-"""Compiled programs of this library beyond which all are cleared: each holds about 80 memory maps and 4 MiB, and what
-is needed again is loaded from the store."""
+"""Compiled programs of this library beyond which all are cleared: each holds about 80 memory maps and 4 MiB."""
 
 QUICK = {"xla_cpu_use_fusion_emitters": False}
-"""Switch off XLA's newer emitters, which compile each fused loop as a module of its own. It takes half of the time, and
-kernels are as fast, except for long fused sums in float64 (twice as slow)."""
-BRIEF = {**QUICK, "xla_backend_optimization_level": 0}
-"""Switch off LLVM's optimisations too: a third of the compile time is left."""
+"""Switch off XLA's newer emitters, which compile each fused loop as a module of its own (JAX 0.12 has no others). It
+takes half of the time, and kernels are as fast, except for long fused sums in float64 (twice as slow)."""
+BRIEF = {**QUICK, "xla_backend_optimization_level": 0}  # LLVM's optimisations too: a third of the compile time is left
 SETTINGS = ("enable_x64", "default_matmul_precision", "default_prng_impl", "threefry_partitionable")
 """Settings of JAX that results depend on, and that scopes change: all of them would be 21 microseconds a call."""
 
@@ -48,7 +45,6 @@ class _Registry:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.drivers = 0
-        self.quick = True  # until a version of XLA refuses the option
         self.modules = 0  # imported when `functions` was collected
         self.functions: list[Any] = []
         self.shapes: set[Any] = set()
@@ -78,33 +74,43 @@ def _clear_if_many() -> None:
         for function in functions:
             function.clear_cache()
         _registry.shapes.clear()
-        with contextlib.suppress(AttributeError, OSError):  # of glibc alone, which keeps half a GiB of what is freed
-            ctypes.CDLL(None).malloc_trim(0)
+        _release_freed()
+
+
+def _release_freed() -> None:
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc alone keeps half a GiB of what is freed
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@functools.cache
+def _is_known(option: str, value: Any) -> bool:
+    """Return whether this version of XLA knows an option, by compiling a program of one number."""
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        return jax.jit(abs).lower(0.0).compile(compiler_options={option: value}) is not None
+    return False
 
 
 def compiled_ahead(calls: Callable[[], Iterable[tuple[Any, ...]]], *arguments: Any) -> Callable[[], None]:
     """Start to compile programs that are about to be called, in parallel with what the caller does next.
 
-    `calls` returns the calls: a `Program` and its arguments (or their shapes) each, the longest compilation
-    first, since it runs while the next one is traced. It is called only if the shapes of `arguments` are new, so that
-    known ones cost microseconds. The result waits until all programs are compiled; call it before the first of them.
+    `calls` returns the calls: a `Program` and its arguments (or their shapes) each, the longest compilation first. It
+    is called only if the shapes of `arguments` are new: known ones cost microseconds. The result waits until all
+    programs are compiled; call it before the first of them.
     """
     leaves, tree = jax.tree.flatten(arguments)
     shapes = (calls.__qualname__, tree, tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves))
     with _registry.lock:
-        known = shapes in _registry.shapes
+        if shapes in _registry.shapes:
+            return lambda: None
         _registry.shapes.add(shapes)
-    if known:
-        return lambda: None
     threads = []
 
     def compiled(compiles: Callable[[], Any]) -> None:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the call itself raises the same error
             compiles()
 
-    # Trace in this thread: others do not have its settings of JAX, and Python runs one thread at a time anyway.
-    # A solver that checks its fields may raise here, where JAX rebuilds it from shapes: its programs are then compiled
-    # when they are called.
+    # Trace in this thread, which has its settings of JAX. A solver that checks its fields may raise here, where JAX
+    # rebuilds it from shapes: its programs are then compiled when they are called.
     with contextlib.suppress(TypeError):
         for function, *rest in calls():
             if (compiles := function.ahead(*rest)) is not None:
@@ -166,9 +172,8 @@ class Program:
         parameters = inspect.signature(function).parameters
         self._names = list(parameters)
         self._defaults = {name: parameters[name].default for name in static}
-        named = {"static_argnames": static, "donate_argnames": donated}
-        self._plain: Any = jax.jit(function, **named)
-        self._quick: Any = jax.jit(function, compiler_options=options, **named)
+        self._jit = functools.partial(jax.jit, function, static_argnames=static, donate_argnames=donated)
+        self._jits: list[Any] = [self._jit()]  # then, on CPUs, with those of the options that this version knows
         self._options, self._donated = options, donated
         self._executables: dict[Any, Any] = {}
         self._locks: dict[Any, threading.Lock] = {}
@@ -183,17 +188,13 @@ class Program:
         named, static, key = self._split(arguments, named)
         if key is None and (is_tracing() or not is_concrete(named)):
             inlined = self._options is BRIEF and not is_concrete(named)
-            return (self.function if inlined else self._plain)(**named, **static)
+            return (self.function if inlined else self._jits[0])(**named, **static)
         if (executable := self._executables.get(key)) is not None:
             return executable(**named)
         with _interrupted_afterwards():
-            try:
-                return self._made(key, named, static)
-            except jax.errors.JaxRuntimeError as error:
-                if "No such compile option" not in str(error):
-                    raise
-            _registry.quick = False  # this version of XLA does not know the options
-            return self._made(key, named, static)
+            if key is None:
+                return self._jitted()(**named, **static)
+            return self._kept(key, self._file(key), lambda: self._jitted().lower(**named, **static))(**named)
 
     def _split(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], Any]:
         """Return the arguments by name, static ones apart, and all that the executable depends on.
@@ -214,7 +215,10 @@ class Program:
         return named, static, (tree, *static.values(), *map(_type_of, leaves), *settings)
 
     def _jitted(self) -> Any:
-        return self._quick if _registry.quick and jax.default_backend() == "cpu" else self._plain
+        if self._options and len(self._jits) == 1 and jax.default_backend() == "cpu":
+            known = {name: value for name, value in self._options.items() if _is_known(name, value)}
+            self._jits.append(self._jit(compiler_options=known))
+        return self._jits[-1]
 
     def _file(self, key: Any) -> Path | None:
         settings = cast(Any, jax.config).values.values()  # all, of this thread: another process may have set others
@@ -229,13 +233,9 @@ class Program:
         with self._locks.setdefault(key, threading.Lock()):  # of several threads one compiles
             if (found := self._found(key, file)) is None:
                 self._executables[key] = found = lower().compile()
+                _release_freed()
                 store().save(file, found)
             return found
-
-    def _made(self, key: Any, named: dict[str, Any], static: dict[str, Any]) -> Any:
-        if key is None:
-            return self._jitted()(**named, **static)
-        return self._kept(key, self._file(key), lambda: self._jitted().lower(**named, **static))(**named)
 
     def ahead(self, *arguments: Any, **named: Any) -> Callable[[], Any] | None:
         """Lower for these arguments and return what compiles it, in another thread; None if there is nothing to do."""
@@ -253,12 +253,12 @@ class Program:
 
     def clear_cache(self) -> None:
         """Clear the compiled programs, as of a jitted function."""
-        self._plain.clear_cache()
-        self._quick.clear_cache()
+        for jitted in self._jits:
+            jitted.clear_cache()
         self._executables.clear()
 
     def _cache_size(self) -> int:
-        return len(self._executables) + self._plain._cache_size() + self._quick._cache_size()  # noqa: SLF001
+        return len(self._executables) + sum(jitted._cache_size() for jitted in self._jits)  # noqa: SLF001
 
 
 def _type_of(leaf: Any) -> Any:
