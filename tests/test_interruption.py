@@ -119,7 +119,7 @@ def test_ctrl_c_while_the_command_starts(tmp_path, seconds):
     table = tmp_path / "data.csv"
     np.savetxt(table, np.column_stack([interrupted.X, interrupted.Y]), delimiter=",", header="a,b,c,y", comments="")
     command = [sys.executable, "-m", "jaxsvm", "path", str(table), "--folds", "3", "--out", str(tmp_path / "model.npz")]
-    environment = ENVIRONMENT | {"JAXSVM_CACHE": "off"}
+    environment = ENVIRONMENT | {"JAXSVM_CACHE": "off", "JAX_ENABLE_COMPILATION_CACHE": "0"}  # else it ends in 3 s
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(seconds)
     sent = time.time()
