@@ -84,9 +84,9 @@ def _release_freed() -> None:
 
 @functools.cache
 def _is_known(option: str, value: Any) -> bool:
-    """Return whether this version of XLA knows an option, by compiling a program of one number."""
+    """Return whether this version of XLA knows an option, by compiling a program of nothing with it."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
-        return jax.jit(abs).lower(0.0).compile(compiler_options={option: value}) is not None
+        return jax.jit(lambda: None).lower().compile(compiler_options={option: value}) is not None
     return False
 
 
